@@ -1,0 +1,248 @@
+"""Moves on the store: the protocol's reads and writes, each a short generator of operations.
+
+One writer per key family: nodes write counts, logs, their own beat, and the bell; the coordinator writes
+everything else. `set` and `append` are not acknowledged, so writes that depend on each other are made over
+one connection, in order. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ft_rendezvous import wire
+from ft_rendezvous.core.model import (
+    AnyEvent,
+    AnyRecord,
+    Arrival,
+    Closed,
+    Identity,
+    Opened,
+    Sealed,
+    Seat,
+    View,
+    Withdrawal,
+    fold,
+)
+from ft_rendezvous.ports import Add, Append, Check, Delete, Get, Move, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.wire import BadRecord, Keys
+
+RELAPSE = 3
+"""Cycles whose keys are deleted again: a late append by a fenced node brings a deleted log back."""
+
+# --- by nodes ---------------------------------------------------------------------------------------
+
+
+def ring(keys: Keys) -> Move[None]:
+    """Wake the coordinator. Whatever it should see must have been written before, on this connection."""
+    yield Set(keys.bell, b"1")
+
+
+def count_arrival(keys: Keys, cycle_id: int) -> Move[int]:
+    """This node's number among the arrivals of the cycle, from 1."""
+    seq: int = yield Add(keys.arrived(cycle_id), 1)
+    return seq
+
+
+def write_arrival(keys: Keys, opened: Opened, arrival: Arrival) -> Move[None]:
+    """Record an arrival that has been counted; ring only if it may complete a world."""
+    yield _append(keys, opened.shards, arrival)
+    if arrival.seq >= opened.ring_at:
+        yield from ring(keys)
+
+
+def write_record(keys: Keys, opened: Opened, record: AnyRecord, must_ring: bool = True) -> Move[None]:
+    """Say something about the cycle."""
+    if isinstance(record, Withdrawal):
+        yield Add(keys.withdrawn(record.cycle_id), 1)
+    yield _append(keys, opened.shards, record)
+    if must_ring:
+        yield from ring(keys)
+
+
+def _append(keys: Keys, shards: int, record: AnyRecord) -> Op:
+    shard = wire.shard_of(record.incarnation, shards)
+    return Append(keys.log(record.cycle_id, shard), wire.encode_record(record))
+
+
+def read_head(keys: Keys) -> Move[View]:
+    return wire.decode_view((yield Get(keys.head)))
+
+
+def read_event(keys: Keys, no: int) -> Move[AnyEvent]:
+    """Block until the event is published."""
+    return wire.decode_event((yield Get(keys.event(no))))
+
+
+def read_seat(keys: Keys, sealed: Sealed, incarnation: str, seq: int) -> Move[Seat | None]:
+    """Our line in a sealed cycle; None if we came after the seal. One read, of our own chunk."""
+    chunk = wire.chunk_of(seq)
+    if chunk >= sealed.chunks:
+        return None
+    seats = wire.decode_seats((yield Get(keys.chunk(sealed.cycle_id, chunk))))
+    return seats.get(incarnation)
+
+
+def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:
+    """Why our beat was taken away; None if nobody said. Cleans up what a late beat brought back."""
+    yield Delete(keys.beat(incarnation))
+    if not (yield Check([keys.fence(incarnation)])):
+        return None
+    reason: bytes = yield Get(keys.fence(incarnation))
+    yield Delete(keys.fence(incarnation))
+    return reason.decode()
+
+
+# --- by the coordinator -----------------------------------------------------------------------------
+
+
+def publish_identity(identity: Identity) -> Move[None]:
+    yield Set(wire.IDENTITY_KEY, wire.encode(identity))
+
+
+def publish_opened(keys: Keys, opened: Opened, view: View | None) -> Move[View]:
+    """Open a cycle. Its counts and logs exist before anybody can hear of it, so no read of them blocks."""
+    after = View(no=opened.no, opened=opened) if view is None else fold(view, opened)
+    names = [keys.arrived(opened.cycle_id), keys.withdrawn(opened.cycle_id)]
+    values = [b"0", b"0"]
+    for shard in range(opened.shards):
+        names.append(keys.log(opened.cycle_id, shard))
+        values.append(b"")
+    yield MultiSet([*names, *_event_keys(keys, opened)], [*values, *_event_values(opened, after)])
+    return after
+
+
+def publish_sealed(keys: Keys, sealed: Sealed, chunks: Sequence[dict[str, Seat]], view: View) -> Move[View]:
+    """Seal a cycle. Seats land before the seal: whoever sees the seal may read them."""
+    after = fold(view, sealed)
+    names = [keys.chunk(sealed.cycle_id, index) for index in range(len(chunks))]
+    values = [wire.encode(chunk) for chunk in chunks]
+    yield MultiSet([*names, *_event_keys(keys, sealed)], [*values, *_event_values(sealed, after)])
+    return after
+
+
+def publish_closed(keys: Keys, closed: Closed, view: View) -> Move[View]:
+    after = fold(view, closed)
+    yield MultiSet(_event_keys(keys, closed), _event_values(closed, after))
+    return after
+
+
+def _event_keys(keys: Keys, event: AnyEvent) -> list[str]:
+    return [keys.event(event.no), keys.head]
+
+
+def _event_values(event: AnyEvent, after: View) -> list[bytes]:
+    return [wire.encode(event), wire.encode(after)]
+
+
+def fence(keys: Keys, incarnation: str, reason: str) -> Move[None]:
+    """End an incarnation. The reason lands first: whoever finds the beat gone may read it."""
+    yield Set(keys.fence(incarnation), reason.encode())
+    yield Delete(keys.beat(incarnation))
+
+
+def end_beat(keys: Keys, incarnation: str) -> Move[None]:
+    yield Delete(keys.beat(incarnation))
+
+
+def end_fence(keys: Keys, incarnation: str) -> Move[None]:
+    """Forget a fenced incarnation, and the beat it may have brought back after the fence."""
+    yield Delete(keys.fence(incarnation))
+    yield from end_beat(keys, incarnation)
+
+
+def find_beating(keys: Keys, incarnations: Sequence[str]) -> Move[set[str]]:
+    """Those of the incarnations that have a beat. One check if all do; halves where some do not."""
+    if not incarnations:
+        return set()
+    if (yield Check([keys.beat(incarnation) for incarnation in incarnations])):
+        return set(incarnations)
+    if len(incarnations) == 1:
+        return set()
+    middle = len(incarnations) // 2
+    left = yield from find_beating(keys, incarnations[:middle])
+    right = yield from find_beating(keys, incarnations[middle:])
+    return left | right
+
+
+def read_beats(keys: Keys, incarnations: Sequence[str]) -> Move[dict[str, int]]:
+    """Every node's beat counter, in one read. The keys must exist: a missing one would block."""
+    if not incarnations:
+        return {}
+    values: list[bytes] = yield MultiGet([keys.beat(incarnation) for incarnation in incarnations])
+    return {name: int(value) for name, value in zip(incarnations, values, strict=True)}
+
+
+def delete_cycle(keys: Keys, cycle_id: int, shards: int, chunks: int) -> Move[None]:
+    """Remove what a cycle left, and once more what fenced nodes may have brought back of older ones."""
+    for index in range(chunks):
+        yield Delete(keys.chunk(cycle_id, index))
+    for old in range(max(1, cycle_id - RELAPSE), cycle_id + 1):
+        yield Delete(keys.arrived(old))
+        yield Delete(keys.withdrawn(old))
+        for shard in range(shards):
+            yield Delete(keys.log(old, shard))
+
+
+def delete_events(keys: Keys, first: int, last: int) -> Move[None]:
+    for no in range(first, last + 1):
+        yield Delete(keys.event(no))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is new in the logs, by one read of everything."""
+
+    records: list[AnyRecord]
+    bad: list[BadRecord]
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Reads one cycle's log as it grows; decodes only what is new."""
+
+    epoch: str
+    cycle_id: int
+    shards: int
+    offsets: list[int] = field(default_factory=list)
+    arrivals_read: int = 0
+    withdrawals_read: int = 0
+    is_consistent: bool = True
+    """Whether the counts and the records of the last read told the same story."""
+
+    def __post_init__(self) -> None:
+        self.offsets = [0] * self.shards
+
+    def key_names(self, keys: Keys) -> list[str]:
+        logs = [keys.log(self.cycle_id, shard) for shard in range(self.shards)]
+        return [keys.arrived(self.cycle_id), keys.withdrawn(self.cycle_id), *logs]
+
+    def take(self, values: Sequence[bytes]) -> Reading:
+        """Take in the values of `key_names`, read in one step."""
+        arrived, withdrawn = int(values[0]), int(values[1])
+        reading = Reading([], [])
+        for shard, value in enumerate(values[2:]):
+            if len(value) > self.offsets[shard]:
+                new = value[self.offsets[shard] :]
+                records, bad = wire.decode_records(new, self.epoch, self.cycle_id, arrived)
+                self.offsets[shard] = len(value)
+                reading.records.extend(records)
+                reading.bad.extend(bad)
+        self.arrivals_read += sum(isinstance(record, Arrival) for record in reading.records)
+        self.withdrawals_read += sum(isinstance(record, Withdrawal) for record in reading.records)
+        self.is_consistent = (arrived, withdrawn) == (self.arrivals_read, self.withdrawals_read)
+        return reading
+
+
+def read_logs(keys: Keys, readers: Sequence[LogReader]) -> Move[Reading]:
+    """The periodic consistent re-read: counts and logs of all given cycles in one multi-get."""
+    names = [reader.key_names(keys) for reader in readers]
+    values: list[bytes] = yield MultiGet([name for group in names for name in group])
+    total = Reading([], [])
+    start = 0
+    for reader, group in zip(readers, names, strict=True):
+        reading = reader.take(values[start : start + len(group)])
+        start += len(group)
+        total.records.extend(reading.records)
+        total.bad.extend(reading.bad)
+    return total

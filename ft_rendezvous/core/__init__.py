@@ -1,0 +1,1 @@
+"""Pure decisions: no store, no clock, no log, no torch."""

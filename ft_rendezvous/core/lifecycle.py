@@ -1,0 +1,92 @@
+"""The two state machines of a run, each one table.
+
+A *run* is open (gathering arrivals), sealed (training) or closed. A *node*, as the coordinator sees it, plays
+one role at a time. Every change of either goes through its table; a pair that is not in it is our bug.
+
+    run      open ──seal──▶ sealed ──open──▶ open          open/sealed ──close──▶ closed
+
+    node     hot spare ──arrive──▶ arrived ──seal──▶ active ──finish──▶ finished
+                 ▲                    │                 │
+                 │                    └──seal──▶ standby│
+                 └────────────── open ──────────┘      open
+                 ◀───── missed the seal ── awaited ◀────┘   (awaited ──arrive──▶ arrived)
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ft_rendezvous.errors import ProtocolBug
+
+
+class Phase(StrEnum):
+    OPEN = "open"
+    SEALED = "sealed"
+    CLOSED = "closed"
+
+
+class RunStep(StrEnum):
+    OPEN = "open"
+    SEAL = "seal"
+    CLOSE = "close"
+
+
+RUN_TABLE: dict[tuple[Phase, RunStep], Phase] = {
+    (Phase.OPEN, RunStep.SEAL): Phase.SEALED,
+    (Phase.OPEN, RunStep.CLOSE): Phase.CLOSED,
+    (Phase.SEALED, RunStep.OPEN): Phase.OPEN,
+    (Phase.SEALED, RunStep.CLOSE): Phase.CLOSED,
+}
+
+
+class Role(StrEnum):
+    HOT_SPARE = "hot spare"
+    ARRIVED = "arrived"
+    ACTIVE = "active"
+    STANDBY = "standby"
+    AWAITED = "awaited"
+    """Was active when the next cycle opened; stopping its workers, expected to arrive."""
+    FINISHED = "finished"
+
+
+class NodeStep(StrEnum):
+    ARRIVE = "arrive"
+    WITHDRAW = "withdraw"
+    PLACE = "place"
+    PASS_OVER = "pass over"
+    """The cycle was sealed and this node got no rank."""
+    FINISH = "finish"
+    REOPEN = "reopen"
+
+
+ROLE_TABLE: dict[tuple[Role, NodeStep], Role] = {
+    (Role.HOT_SPARE, NodeStep.ARRIVE): Role.ARRIVED,
+    (Role.HOT_SPARE, NodeStep.PASS_OVER): Role.HOT_SPARE,
+    (Role.HOT_SPARE, NodeStep.REOPEN): Role.HOT_SPARE,
+    (Role.ARRIVED, NodeStep.WITHDRAW): Role.HOT_SPARE,
+    (Role.ARRIVED, NodeStep.PLACE): Role.ACTIVE,
+    (Role.ARRIVED, NodeStep.PASS_OVER): Role.STANDBY,
+    (Role.ACTIVE, NodeStep.FINISH): Role.FINISHED,
+    (Role.ACTIVE, NodeStep.REOPEN): Role.AWAITED,
+    (Role.STANDBY, NodeStep.REOPEN): Role.HOT_SPARE,
+    (Role.AWAITED, NodeStep.ARRIVE): Role.ARRIVED,
+    # Its workers ended well while the coordinator was opening the next cycle.
+    (Role.AWAITED, NodeStep.FINISH): Role.FINISHED,
+    (Role.AWAITED, NodeStep.PASS_OVER): Role.HOT_SPARE,
+    (Role.FINISHED, NodeStep.PASS_OVER): Role.FINISHED,
+    (Role.FINISHED, NodeStep.REOPEN): Role.FINISHED,
+}
+
+
+def next_phase(phase: Phase, step: RunStep) -> Phase:
+    try:
+        return RUN_TABLE[phase, step]
+    except KeyError:
+        raise ProtocolBug(f"a run that is {phase} cannot {step}") from None
+
+
+def next_role(role: Role, step: NodeStep) -> Role:
+    try:
+        return ROLE_TABLE[role, step]
+    except KeyError:
+        raise ProtocolBug(f"a node that is {role} cannot {step}") from None

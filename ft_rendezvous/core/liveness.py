@@ -1,0 +1,107 @@
+"""Leases: who is alive, judged by beats seen to change on the observer's own clock.
+
+No remote timestamp is ever used, so clocks may be hours apart. Two sides of one promise:
+
+- the coordinator holds a `LeaseTable` and drops a node whose beat did not change for `lease_s`;
+- the node holds a `Pulse` and stops trusting its place `lease_s` after it *sent* the last beat that was
+  acknowledged. Sending precedes the coordinator's seeing, so the node stops first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+ACK_SHIFT = 32
+"""A beat counter's low bits count beats, its high bits carry the number of the last event acted upon."""
+
+
+def acknowledged(counter: int) -> int:
+    """The event number a beat counter carries."""
+    return counter >> ACK_SHIFT
+
+
+@dataclass(slots=True)
+class Lease:
+    counter: int
+    seen_at: float
+
+
+@dataclass(slots=True)
+class LeaseTable:
+    """What the coordinator has seen of every live node's beat."""
+
+    lease_s: float
+    beat_s: float
+    leases: dict[str, Lease] = field(default_factory=dict)
+    looked_at: float | None = None
+
+    def grant(self, incarnation: str, now: float) -> None:
+        """Start a lease. The first beat is yet to be seen, so the counter is below any real one."""
+        self.leases[incarnation] = Lease(counter=-1, seen_at=now)
+
+    def revoke(self, incarnation: str) -> None:
+        self.leases.pop(incarnation, None)
+
+    def observe(self, counters: Mapping[str, int], now: float, planned_gap_s: float) -> None:
+        """Take in one reading of the beats.
+
+        An observer that was itself paused saw nothing, and that is not the nodes' fault: if this look comes
+        more than a beat later than planned, every lease begins anew.
+        """
+        was_paused = self.looked_at is not None and now - self.looked_at > planned_gap_s + self.beat_s
+        self.looked_at = now
+        for incarnation, lease in self.leases.items():
+            counter = counters.get(incarnation, lease.counter)
+            if counter != lease.counter:
+                lease.counter = counter
+                lease.seen_at = now
+            elif was_paused:
+                lease.seen_at = now
+
+    def judge_leases(self, now: float) -> list[str]:
+        """Incarnations whose lease is over, given that `observe` has just been called with this `now`."""
+        return [name for name, lease in self.leases.items() if now - lease.seen_at >= self.lease_s]
+
+    def first_expiry(self) -> float | None:
+        """When the next lease ends if nothing more is seen of its node."""
+        return min((lease.seen_at for lease in self.leases.values()), default=None)
+
+    def acknowledged_by_all(self, floor: int) -> int:
+        """The newest event that every live node has acted upon, never below `floor`.
+
+        A node that has not acknowledged anything yet holds the floor where it is.
+        """
+        lowest = min((acknowledged(max(lease.counter, 0)) for lease in self.leases.values()), default=floor)
+        return max(lowest, floor)
+
+    def ages(self, incarnations: Iterable[str], now: float) -> dict[str, float]:
+        """Seconds since each node was last seen to beat."""
+        return {name: now - self.leases[name].seen_at for name in incarnations if name in self.leases}
+
+
+@dataclass(slots=True)
+class Pulse:
+    """A node's own beat: what to add, what reply to expect, and whether the lease may still be trusted."""
+
+    lease_s: float
+    alive_until: float
+    counter: int = 0
+    is_fenced: bool = False
+
+    def next_amount(self, acted_upon: int) -> int:
+        """What to add for the next beat, carrying the number of the last event acted upon."""
+        return 1 + ((acted_upon - acknowledged(self.counter)) << ACK_SHIFT)
+
+    def take_reply(self, amount: int, reply: int, sent_at: float) -> None:
+        """Take in the acknowledged counter. Any other value than ours plus `amount` means that the
+        coordinator has taken the counter away: this incarnation is over."""
+        self.counter += amount
+        if reply != self.counter:
+            self.is_fenced = True
+        else:
+            self.alive_until = sent_at + self.lease_s
+
+    def is_trusted(self, now: float) -> bool:
+        """Whether this node may assume that it still holds its place."""
+        return not self.is_fenced and now < self.alive_until

@@ -1,0 +1,247 @@
+"""The nouns of the protocol: records nodes write, events and views the coordinator publishes, verdicts.
+
+Pure data. What travels through the store is a msgspec struct, so that decoding is strict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+FORMAT = 1
+"""Version of everything written to the store. A record of another version is refused."""
+
+GROUP = "0"
+"""The one replica group of a run. Keys carry it, so that more groups need no new layout."""
+
+
+class Outcome(StrEnum):
+    """How a node's own part ended, as it says in its goodbye."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LEFT = "left"
+    """It went for reasons of its own: a signal, an exception, an operator."""
+
+
+class VerdictKind(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How a run ended, for good."""
+
+    kind: VerdictKind
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.reason})" if self.reason else str(self.kind)
+
+
+# --- what nodes write -------------------------------------------------------------------------------
+
+
+class NodeInfo(msgspec.Struct, frozen=True):
+    """What does not change while one agent process lives."""
+
+    addr: str
+    pid: int
+    infra_rank: int | None = None
+    domain_id: str | None = None
+    role: str | None = None
+    local_world_size: int | None = None
+    digest: str = ""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="says", forbid_unknown_fields=True):
+    """What every record carries; a record that disagrees with its log's cycle is refused."""
+
+    v: int = FORMAT
+    epoch: str
+    cycle_id: int
+    incarnation: str
+
+
+class Arrival(Record, frozen=True, kw_only=True, tag="arrive"):
+    """A node is ready to be placed in this cycle."""
+
+    seq: int
+    node: NodeInfo
+    bootstrap_addr: str
+    bootstrap_port: int
+
+
+class Withdrawal(Record, frozen=True, kw_only=True, tag="withdraw"):
+    """A node that arrived takes its arrival back and stays away."""
+
+    reason: str
+
+
+class Failure(Record, frozen=True, kw_only=True, tag="fail"):
+    """An active node cannot go on in this cycle and asks for the next."""
+
+    reason: str
+
+
+class Finish(Record, frozen=True, kw_only=True, tag="finish"):
+    """An active node's workers ended well; it is in the exit barrier and never trains again."""
+
+
+class Goodbye(Record, frozen=True, kw_only=True, tag="goodbye"):
+    """A node leaves. It never closes the run: the coordinator judges what its going means."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+AnyRecord = Arrival | Withdrawal | Failure | Finish | Goodbye
+
+
+# --- why a cycle was opened -------------------------------------------------------------------------
+
+
+class Why(msgspec.Struct, frozen=True, tag_field="why"):
+    """Base of the reasons to open a cycle."""
+
+
+class FirstCycle(Why, frozen=True, tag="first"):
+    def __str__(self) -> str:
+        return "the run begins"
+
+
+class WorkersFailed(Why, frozen=True, tag="workers_failed"):
+    node: str
+    rank: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"workers failed on {self.node} (rank {self.rank}): {self.reason}"
+
+
+class NodesLost(Why, frozen=True, tag="nodes_lost"):
+    nodes: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"lost {join_some(self.nodes)} (rank {join_some([str(rank) for rank in self.ranks])})"
+
+
+class NodeLeft(Why, frozen=True, tag="node_left"):
+    node: str
+    rank: int
+    outcome: Outcome
+    reason: str
+
+    def __str__(self) -> str:
+        tail = f": {self.reason}" if self.reason else ""
+        return f"{self.node} (rank {self.rank}) went, {self.outcome}{tail}"
+
+
+AnyWhy = FirstCycle | WorkersFailed | NodesLost | NodeLeft
+
+
+# --- what the coordinator publishes -----------------------------------------------------------------
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose store this is; the first key written and never changed."""
+
+    v: int = FORMAT
+    run_id: str
+    epoch: str
+    settings: dict[str, str]
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True, tag="opened"):
+    no: int
+    cycle_id: int
+    shards: int
+    ring_at: int
+    """Arrivals below this number cannot complete a world, so they do not wake the coordinator."""
+    why: AnyWhy
+
+
+class Sealed(msgspec.Struct, frozen=True, kw_only=True, tag="sealed"):
+    no: int
+    cycle_id: int
+    world_size: int
+    chunks: int
+    master_addr: str
+    master_port: int
+
+
+class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):
+    no: int
+    verdict: Verdict
+
+
+AnyEvent = Opened | Sealed | Closed
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """The run as of event `no`. Published as the head for newcomers; folded from events by everyone else."""
+
+    no: int
+    opened: Opened
+    sealed: Sealed | None = None
+    closed: Closed | None = None
+
+    @property
+    def cycle_id(self) -> int:
+        return self.opened.cycle_id
+
+
+def fold(view: View, event: AnyEvent) -> View:
+    """The view after one more event."""
+    assert event.no == view.no + 1, f"event {event.no} after {view.no}"
+    match event:
+        case Opened():
+            return View(no=event.no, opened=event)
+        case Sealed():
+            return msgspec.structs.replace(view, no=event.no, sealed=event)
+        case Closed():
+            return msgspec.structs.replace(view, no=event.no, closed=event)
+
+
+class WorkerRanks(msgspec.Struct, frozen=True, array_like=True):
+    """Where a node's workers stand: what torch's agent would otherwise work out through the store."""
+
+    base_global_rank: int
+    global_world_size: int
+    base_role_rank: int
+    role_world_size: int
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """One node's line in a sealed cycle; `rank` is None for a standby."""
+
+    rank: int | None
+    workers: WorkerRanks | None = None
+
+
+# --- placement --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Incarnations by rank, and those that arrived and were not placed."""
+
+    ranks: tuple[str, ...]
+    standbys: tuple[str, ...]
+
+
+def node_name(node: NodeInfo) -> str:
+    """How logs and errors call a node."""
+    rank = "" if node.infra_rank is None else f"infra rank {node.infra_rank} at "
+    return f"{rank}{node.addr} pid {node.pid}"
+
+
+def join_some(names: Sequence[str], most: int = 8) -> str:
+    """The first few names, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,213 @@
+"""Who is in the run, as the coordinator has read it: a fold over records, deaths, openings and seals.
+
+Refuses to do any I/O and to decide anything: it answers what is, `sealing` and `moving` say what to do.
+Everything is kept incrementally, so that a record costs the same with ten nodes and with ten thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ft_rendezvous.core.lifecycle import NodeStep, Role, next_role
+from ft_rendezvous.core.model import (
+    AnyRecord,
+    AnyWhy,
+    Arrival,
+    Failure,
+    Finish,
+    Goodbye,
+    NodeLeft,
+    NodesLost,
+    Outcome,
+    Placement,
+    Withdrawal,
+    WorkersFailed,
+    node_name,
+)
+
+
+@dataclass(slots=True)
+class Member:
+    """A live node."""
+
+    arrival: Arrival
+    role: Role
+
+    @property
+    def name(self) -> str:
+        return node_name(self.arrival.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """An incarnation whose part is over, and the reason to tell it."""
+
+    incarnation: str
+    reason: str
+    is_refusal: bool
+    """The node did something wrong and must not try again."""
+
+
+@dataclass(slots=True)
+class Roster:
+    """The members of a run's group and what they have said about the current cycle."""
+
+    members: dict[str, Member] = field(default_factory=dict)
+    arrived: dict[str, Arrival] = field(default_factory=dict)
+    awaited: dict[str, Arrival] = field(default_factory=dict)
+    world: tuple[Arrival, ...] = ()
+    """The last sealed world by rank; it outlives the members it names."""
+    unfinished: set[str] = field(default_factory=set)
+    """Actives of the sealed world that have not ended well."""
+    finished_count: int = 0
+    """Nodes that finished since the run began; they never train again."""
+    finished_live_count: int = 0
+    spent_count: int = 0
+    """Nodes that left since the last seal because their own agent gave up."""
+    troubles: list[AnyWhy] = field(default_factory=list)
+    """What happened to the sealed world, in the order it was read: each a reason to open the next cycle."""
+    by_infra_rank: dict[int, str] = field(default_factory=dict)
+    fenced: set[str] = field(default_factory=set)
+    _ranks: dict[str, int] = field(default_factory=dict)
+
+    def is_known(self, incarnation: str) -> bool:
+        return incarnation in self.members or incarnation in self.fenced
+
+    # --- what nodes say -----------------------------------------------------------------------------
+
+    def take(self, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Fence]:
+        """Fold one record in. Returns whom to fence because of it.
+
+        A record of an older cycle still introduces a newcomer, and still counts as its author's finish or
+        goodbye; it never counts as an arrival.
+        """
+        if record.incarnation in self.fenced:
+            return []
+        if isinstance(record, Arrival):
+            return self._take_arrival(record, is_open and record.cycle_id == cycle_id)
+        member = self.members.get(record.incarnation)
+        if member is None:
+            return []
+        match record:
+            case Withdrawal():
+                if member.role is Role.ARRIVED and record.cycle_id == cycle_id:
+                    member.role = next_role(member.role, NodeStep.WITHDRAW)
+                    del self.arrived[record.incarnation]
+            case Failure():
+                if member.role is Role.ACTIVE and record.cycle_id == cycle_id:
+                    rank = self._ranks[record.incarnation]
+                    self.troubles.append(WorkersFailed(member.name, rank, record.reason))
+            case Finish():
+                self._finish(record.incarnation, member)
+            case Goodbye():
+                self._goodbye(record, member)
+        return []
+
+    def _take_arrival(self, arrival: Arrival, counts: bool) -> list[Fence]:
+        fences: list[Fence] = []
+        member = self.members.get(arrival.incarnation)
+        if member is None:
+            fences = self._contest_infra_rank(arrival)
+            if any(fence.incarnation == arrival.incarnation for fence in fences):
+                return fences
+            member = self.members[arrival.incarnation] = Member(arrival, Role.HOT_SPARE)
+            if arrival.node.infra_rank is not None:
+                self.by_infra_rank[arrival.node.infra_rank] = arrival.incarnation
+        if counts and member.role in (Role.HOT_SPARE, Role.AWAITED):
+            member.arrival = arrival
+            member.role = next_role(member.role, NodeStep.ARRIVE)
+            self.arrived[arrival.incarnation] = arrival
+            self.awaited.pop(arrival.incarnation, None)
+        return fences
+
+    def _contest_infra_rank(self, arrival: Arrival) -> list[Fence]:
+        """Two nodes claim one infra rank: a restarted agent replaces its predecessor, a stranger is refused."""
+        if arrival.node.infra_rank is None:
+            return []
+        holder = self.members.get(self.by_infra_rank.get(arrival.node.infra_rank, ""))
+        if holder is None:
+            return []
+        if holder.arrival.node.addr == arrival.node.addr:
+            old = holder.arrival.incarnation
+            fence = Fence(old, f"replaced by a newer start of {holder.name}", is_refusal=True)
+            self.drop(old)
+            return [fence]
+        self.fenced.add(arrival.incarnation)
+        reason = (
+            f"infra rank {arrival.node.infra_rank} is claimed by {node_name(arrival.node)} and held by "
+            f"{holder.name}: give every node its own (--rdzv-conf infra_rank=N or FT_INFRA_RANK)"
+        )
+        return [Fence(arrival.incarnation, reason, is_refusal=True)]
+
+    def _finish(self, incarnation: str, member: Member) -> None:
+        if member.role in (Role.ACTIVE, Role.AWAITED):
+            member.role = next_role(member.role, NodeStep.FINISH)
+            self.unfinished.discard(incarnation)
+            self.awaited.pop(incarnation, None)
+            self.finished_count += 1
+            self.finished_live_count += 1
+
+    def _goodbye(self, goodbye: Goodbye, member: Member) -> None:
+        if goodbye.outcome is Outcome.SUCCEEDED:
+            self._finish(goodbye.incarnation, member)
+        if member.role is Role.ACTIVE:
+            rank = self._ranks[goodbye.incarnation]
+            self.troubles.append(NodeLeft(member.name, rank, goodbye.outcome, goodbye.reason))
+        if goodbye.outcome is Outcome.FAILED:
+            self.spent_count += 1
+        self._remove(goodbye.incarnation)
+
+    # --- what the coordinator decides ---------------------------------------------------------------
+
+    def drop(self, incarnation: str) -> None:
+        """A node is dead or replaced: its incarnation never counts again."""
+        member = self.members.get(incarnation)
+        if member is not None and member.role is Role.ACTIVE:
+            self.troubles.append(NodesLost((member.name,), (self._ranks[incarnation],)))
+        self._remove(incarnation)
+
+    def _remove(self, incarnation: str) -> None:
+        self.fenced.add(incarnation)
+        member = self.members.pop(incarnation, None)
+        self.arrived.pop(incarnation, None)
+        self.awaited.pop(incarnation, None)
+        if member is not None:
+            self.finished_live_count -= member.role is Role.FINISHED
+            infra_rank = member.arrival.node.infra_rank
+            if infra_rank is not None and self.by_infra_rank.get(infra_rank) == incarnation:
+                del self.by_infra_rank[infra_rank]
+
+    def reopen(self) -> None:
+        """The next cycle is open: actives are awaited, everybody else waits to arrive."""
+        assert not self.arrived, "arrivals of a sealed cycle were not placed"
+        self.troubles.clear()
+        self._step_all(NodeStep.REOPEN)
+        self.awaited = {name: m.arrival for name, m in self.members.items() if m.role is Role.AWAITED}
+
+    def seal(self, placement: Placement) -> None:
+        """The placement holds: the placed are active, everybody else waits for the next cycle."""
+        self.world = tuple(self.arrived[incarnation] for incarnation in placement.ranks)
+        self._ranks = {incarnation: rank for rank, incarnation in enumerate(placement.ranks)}
+        self.unfinished = set(placement.ranks)
+        self.spent_count = 0
+        for incarnation in placement.ranks:
+            member = self.members[incarnation]
+            member.role = next_role(member.role, NodeStep.PLACE)
+        self.arrived.clear()
+        self.awaited.clear()
+        self._step_all(NodeStep.PASS_OVER, but=self.unfinished)
+
+    def _step_all(self, step: NodeStep, but: Sequence[str] | set[str] = ()) -> None:
+        for incarnation, member in self.members.items():
+            if incarnation not in but:
+                member.role = next_role(member.role, step)
+
+    # --- what is ------------------------------------------------------------------------------------
+
+    def joinable_count(self) -> int:
+        """Live nodes that have arrived or still can: everybody but the finished."""
+        return len(self.members) - self.finished_live_count
+
+    def names(self, incarnations: Sequence[str]) -> list[str]:
+        return [self.members[name].name for name in incarnations if name in self.members]

@@ -1,0 +1,153 @@
+"""When an open cycle is sealed, how long it waits and for whom, and when it is given up.
+
+One function of a snapshot and a time. It says what to do and why; the coordinator does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from ft_rendezvous.core.model import Arrival, node_name
+
+NAMED = 8
+"""How many nodes a reason names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealRules:
+    """The settings a seal depends on."""
+
+    world_size: int
+    settle_s: float
+    last_call_s: float
+    join_s: float
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SealView:
+    """An open cycle as of one consistent read."""
+
+    opened_at: float
+    """When the wait began: the opening, or the first arrival of the first cycle."""
+    arrived: Mapping[str, Arrival]
+    awaited: Mapping[str, Arrival]
+    """Survivors of the last world that are alive and not back yet."""
+    world: tuple[Arrival, ...]
+    """The last world, to say who is missing."""
+    joinable_count: int
+    """Live nodes that have arrived or still can."""
+    finished_count: int
+    spent_count: int
+    enough_since: float | None
+    """Since when there have been enough arrivals."""
+    disagrees_since: float | None
+    """Since when the counts and the records of this cycle have told different stories."""
+
+
+# --- reasons to wait --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsNodes:
+    arrived: int
+    wanted: int
+    missing: tuple[str, ...]
+    """The first few of the last world that are not here."""
+
+    def __str__(self) -> str:
+        tail = f"; missing: {', '.join(self.missing)}" if self.missing else ""
+        return f"{self.arrived} of {self.wanted} nodes have arrived{tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsSurvivors:
+    count: int
+    first: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.count} survivors are stopping their workers: {', '.join(self.first)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settles:
+    def __str__(self) -> str:
+        return "enough nodes have arrived; settle_s lets more come"
+
+
+@dataclass(frozen=True, slots=True)
+class CountsDisagree:
+    def __str__(self) -> str:
+        return "an arrival was counted and its record is not there yet"
+
+
+WaitReason = NeedsNodes | AwaitsSurvivors | Settles | CountsDisagree
+
+
+# --- decisions --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Place and publish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    reason: WaitReason
+    until: float
+    """When to decide again even if nothing is heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """This cycle can never be sealed: the run has failed."""
+
+    reason: str
+
+
+SealDecision = Seal | Wait | GiveUp
+
+
+def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
+    """Seal once enough nodes are there, those expected back are there or late, and the read is settled."""
+    wanted, arrived = rules.world_size, len(view.arrived)
+    if view.joinable_count < wanted and (view.finished_count or view.spent_count):
+        return GiveUp(_hopeless(view, wanted))
+    if arrived < wanted:
+        deadline = view.opened_at + rules.join_s
+        reason = NeedsNodes(arrived, wanted, _missing(view))
+        if now >= deadline:
+            return GiveUp(f"join_timeout of {rules.join_s:g} s is over: {reason}")
+        return Wait(reason, deadline)
+    last_call = view.opened_at + rules.last_call_s
+    if view.awaited and now < last_call:
+        first = tuple(node_name(arrival.node) for arrival in islice(view.awaited.values(), NAMED))
+        return Wait(AwaitsSurvivors(len(view.awaited), first), last_call)
+    assert view.enough_since is not None, "enough arrivals, but not since any time"
+    settled_at = view.enough_since + rules.settle_s
+    if now < settled_at:
+        return Wait(Settles(), settled_at)
+    if view.disagrees_since is not None and now < view.disagrees_since + rules.lease_s:
+        return Wait(CountsDisagree(), view.disagrees_since + rules.lease_s)
+    return Seal()
+
+
+def _hopeless(view: SealView, wanted: int) -> str:
+    facts: list[str] = []
+    if view.finished_count:
+        facts.append(f"{view.finished_count} nodes have finished and cannot train again")
+    if view.spent_count:
+        facts.append(f"{view.spent_count} agents have spent their restarts (torchrun --max-restarts)")
+    return f"{' and '.join(facts)}, and the {view.joinable_count} others cannot form a world of {wanted}"
+
+
+def _missing(view: SealView) -> tuple[str, ...]:
+    missing = (
+        f"{node_name(arrival.node)} (rank {rank})"
+        for rank, arrival in enumerate(view.world)
+        if arrival.incarnation not in view.arrived
+    )
+    return tuple(islice(missing, NAMED))

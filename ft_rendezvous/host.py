@@ -1,0 +1,92 @@
+"""The store host: a TCPStore server and the coordinator's threads beside it.
+
+Runs in the first agent, or alone (`ftr serve`). It depends on nothing the agent's own thread does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.core.model import Verdict, VerdictKind
+from ft_rendezvous.errors import FtError, StoreUnavailable
+from ft_rendezvous.journal import Journal
+from ft_rendezvous.ports import Delete, Get, perform_move
+from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.tcp_store import ServedStore, TcpStore
+
+log = logging.getLogger("ft_rendezvous")
+
+
+class Host:
+    """Serves one run until it is closed and everybody has gone."""
+
+    def __init__(self, served: ServedStore, settings: RunSettings, epoch: str, journal: Journal) -> None:
+        self._served = served
+        self._settings = settings
+        self._store: TcpStore = served.client()
+        self._rung = threading.Event()
+        self._done = threading.Event()
+        self.coordinator = Coordinator(settings, epoch, time.monotonic, journal)
+        perform_move(self._store, self.coordinator.start())
+        self._start(self._listen_for_bell, "ft-bell")
+        self._start(self._coordinate, "ft-coordinator")
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.coordinator.verdict
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the run is closed and every node has said goodbye or lost its lease."""
+        return self._done.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Stop serving. Whoever is still connected sees a reset connection."""
+        self._done.set()
+        self._rung.set()
+        self._served.stop()
+
+    def _start(self, target: Callable[[], None], name: str) -> None:
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+    def _coordinate(self) -> None:
+        try:
+            while not self.coordinator.is_done and not self._done.is_set():
+                wake_at = perform_move(self._store, self.coordinator.tick())
+                self._rung.wait(max(0.0, wake_at - time.monotonic()))
+                self._rung.clear()
+        except Exception as error:  # A thread's end: whatever went wrong must not leave the nodes waiting.
+            log.exception("the coordinator failed; closing the run")
+            self._close_after(error)
+        finally:
+            self._done.set()
+
+    def _close_after(self, error: Exception) -> None:
+        """Close the run as failed and give the nodes time to hear it; failing that, cut them off."""
+        verdict = Verdict(VerdictKind.FAILED, f"the coordinator failed: {type(error).__name__}: {error}")
+        try:
+            perform_move(self._store, self.coordinator.close(verdict))
+            self._done.wait(self._settings.store_grace_s)
+        except FtError:
+            log.exception("the run could not be closed; stopping the store")
+            self._served.stop()
+
+    def _listen_for_bell(self) -> None:
+        """Turn the bell key into a wake-up.
+
+        The key is deleted before the coordinator looks again, and nodes write before they ring: whatever was
+        rung for before the deletion is seen by the look that follows it.
+        """
+        bell = self.coordinator.keys.bell
+        try:
+            ear = self._store.clone()
+            while not self._done.is_set():
+                ear.perform(Get(bell))
+                ear.perform(Delete(bell))
+                self._rung.set()
+        except StoreUnavailable:
+            if not self._done.is_set():
+                log.warning("the bell is lost; the coordinator looks by the clock alone")

@@ -1,0 +1,108 @@
+"""What the coordinator decided, told as typed entries to whoever listens.
+
+The coordinator writes entries and knows no listener; `log_entry` is the one that logs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ft_rendezvous.core.model import AnyWhy, Placement, Verdict, join_some
+from ft_rendezvous.core.sealing import WaitReason
+from ft_rendezvous.wire import BadRecord
+
+log = logging.getLogger("ft_rendezvous")
+
+
+@dataclass(frozen=True, slots=True)
+class CycleOpened:
+    cycle_id: int
+    why: AnyWhy
+
+
+@dataclass(frozen=True, slots=True)
+class CycleWaits:
+    """The reason to wait has changed."""
+
+    cycle_id: int
+    reason: WaitReason
+
+
+@dataclass(frozen=True, slots=True)
+class CycleSealed:
+    cycle_id: int
+    placement: Placement
+    waited_s: float
+    master: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined:
+    cycle_id: int
+    node: str
+    is_spare: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFenced:
+    cycle_id: int
+    node: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWent:
+    cycle_id: int
+    node: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRefused:
+    cycle_id: int
+    record: BadRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    verdict: Verdict
+
+
+Entry = CycleOpened | CycleWaits | CycleSealed | NodeJoined | NodeFenced | NodeWent | RecordRefused | RunEnded
+Journal = Callable[[Entry], None]
+
+
+def log_entry(entry: Entry) -> None:
+    """One line per entry; arrivals and departures only at DEBUG, so that a cycle takes under ten lines."""
+    match entry:
+        case CycleOpened():
+            log.info("opened cycle=%d because %s", entry.cycle_id, entry.why)
+        case CycleWaits():
+            log.info("waiting cycle=%d: %s", entry.cycle_id, entry.reason)
+        case CycleSealed():
+            log.info(
+                "sealed cycle=%d active=%d standby=%d after_s=%.3f master=%s",
+                entry.cycle_id,
+                len(entry.placement.ranks),
+                len(entry.placement.standbys),
+                entry.waited_s,
+                entry.master,
+            )
+        case NodeJoined():
+            log.debug("joined cycle=%d node=%s spare=%s", entry.cycle_id, entry.node, entry.is_spare)
+        case NodeFenced():
+            log.warning("fenced cycle=%d node=%s: %s", entry.cycle_id, entry.node, entry.reason)
+        case NodeWent():
+            log.debug("gone cycle=%d node=%s outcome=%s", entry.cycle_id, entry.node, entry.outcome)
+        case RecordRefused():
+            log.warning(
+                "refused a record in cycle=%d: %s: %s",
+                entry.cycle_id,
+                entry.record.reason,
+                join_some([entry.record.excerpt]),
+            )
+        case RunEnded():
+            log.info("closed verdict=%s", entry.verdict)

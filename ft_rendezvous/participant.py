@@ -1,0 +1,260 @@
+"""One node's side of the protocol: arrive, learn the seat, beat, watch, report, say goodbye.
+
+Written as moves and flows; performs nothing itself. `link` drives it with two threads and two connections,
+the simulation with its scheduler. Whoever drives it runs its code one step at a time (the link holds one
+lock), so there are no races inside it; between any two operations everything may have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ft_rendezvous import board
+from ft_rendezvous.coordinator import REFUSED
+from ft_rendezvous.core.joining import (
+    Arrive,
+    Leave,
+    LookUp,
+    Park,
+    Progress,
+    ReportFailure,
+    decide_step,
+    is_superseded,
+)
+from ft_rendezvous.core.liveness import Pulse
+from ft_rendezvous.core.model import (
+    Arrival,
+    Failure,
+    Finish,
+    Goodbye,
+    NodeInfo,
+    Opened,
+    Outcome,
+    Verdict,
+    View,
+    WorkerRanks,
+    fold,
+)
+from ft_rendezvous.errors import Refused
+from ft_rendezvous.ports import Add, Clock, Move, Op, Set
+from ft_rendezvous.wire import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Yielded by a flow instead of an operation: resume when anything about the participant has changed."""
+
+
+CHANGED = Changed()
+
+T = TypeVar("T")
+Flow = Generator[Op | Changed, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank in a sealed cycle, and where its workers meet."""
+
+    cycle_id: int
+    incarnation: str
+    rank: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    workers: WorkerRanks | None
+
+
+@dataclass(slots=True)
+class Participant:
+    """The state of one node. Its incarnation changes when the coordinator fences it."""
+
+    epoch: str
+    node: NodeInfo
+    lease_s: float
+    clock: Clock
+    new_incarnation: Callable[[], str]
+    hold_bootstrap: Callable[[int], tuple[str, int]]
+    """Address of a listening socket that this node holds for the given cycle."""
+    on_enlisted: Callable[[], None]
+    """Called when a new incarnation knows the view: time to watch for its next event."""
+
+    keys: Keys = field(init=False)
+    incarnation: str = field(init=False, default="")
+    view: View | None = field(init=False, default=None)
+    pulse: Pulse = field(init=False)
+    progress: Progress = field(init=False, default_factory=Progress)
+    seq: int = field(init=False, default=0)
+    has_lapsed: bool = field(init=False, default=False)
+    """The watch gave up because the lease could not be trusted; this incarnation hears no more events."""
+
+    def __post_init__(self) -> None:
+        self.keys = Keys(self.epoch)
+        # Nothing may be assumed before the first incarnation has begun.
+        self.pulse = Pulse(self.lease_s, alive_until=float("-inf"))
+
+    # --- what others ask without any operation ------------------------------------------------------
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.view.closed.verdict if self.view is not None and self.view.closed is not None else None
+
+    def is_trusted(self) -> bool:
+        """Whether this incarnation may assume that its place still counts."""
+        return not self.has_lapsed and self.pulse.is_trusted(self.clock())
+
+    def must_stop(self, cycle_id: int) -> bool:
+        """Whether workers of this cycle must stop: it is over, or we can no longer know that it is not."""
+        return self.view is None or not self.is_trusted() or is_superseded(self.view, cycle_id)
+
+    # --- flows --------------------------------------------------------------------------------------
+
+    def next_place(self) -> Flow[Place | Verdict]:
+        """Take part until this node has a rank in a cycle that still stands, or the run is closed."""
+        while True:
+            if not self.is_trusted():
+                yield from self._renew()
+            assert self.view is not None
+            decision = decide_step(self.view, self.progress)
+            match decision:
+                case Leave():
+                    return decision.verdict
+                case Arrive():
+                    yield from self._arrive(self.view.opened)
+                case ReportFailure():
+                    self.progress.reported_in = decision.cycle_id
+                    yield from self._report_failure(self.view.opened)
+                case LookUp():
+                    place = yield from self._look_up(decision)
+                    if place is not None and not self.must_stop(place.cycle_id):
+                        self.progress.trained_in = place.cycle_id
+                        return place
+                case Park():
+                    yield CHANGED
+
+    def _renew(self) -> Move[None]:
+        """Find out whether this incarnation is over, and begin a new one if so."""
+        if self.incarnation and not self.pulse.is_fenced:
+            yield from self.beat()
+        if self.pulse.is_fenced:
+            reason = yield from board.read_fence(self.keys, self.incarnation)
+            if reason is not None and reason.startswith(REFUSED):
+                raise Refused(reason.removeprefix(REFUSED))
+        elif self.has_lapsed:
+            yield from self.goodbye(Outcome.LEFT, "it lost touch and begins again")
+        elif self.incarnation:
+            return
+        yield from self._enlist()
+
+    def _enlist(self) -> Move[None]:
+        """Begin a new incarnation: beat, arrive, and only then read from which event to watch.
+
+        The order protects the watch: the coordinator keeps every event published after it last read a log
+        without us in it. Two cycles may pass while we are slow; then our arrival is in a log that nobody
+        reads any more, and we arrive again.
+        """
+        self.incarnation, self.view = self.new_incarnation(), None
+        self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
+        self.progress, self.has_lapsed = Progress(), False
+        yield from self.beat()
+        while True:
+            head = yield from board.read_head(self.keys)
+            if head.closed is None:
+                yield from self._arrive(head.opened)
+            after = yield from board.read_head(self.keys)
+            if after.cycle_id - head.cycle_id <= 1:
+                self.view = after
+                self.on_enlisted()
+                return
+
+    def _arrive(self, opened: Opened) -> Move[None]:
+        address, port = self.hold_bootstrap(opened.cycle_id)
+        self.seq = yield from board.count_arrival(self.keys, opened.cycle_id)
+        self.progress.arrived_in = opened.cycle_id
+        arrival = Arrival(
+            epoch=self.epoch,
+            cycle_id=opened.cycle_id,
+            incarnation=self.incarnation,
+            seq=self.seq,
+            node=self.node,
+            bootstrap_addr=address,
+            bootstrap_port=port,
+        )
+        yield from board.write_arrival(self.keys, opened, arrival)
+
+    def _look_up(self, look: LookUp) -> Move[Place | None]:
+        sealed = look.sealed
+        self.progress.looked_up = sealed.cycle_id
+        seat = yield from board.read_seat(self.keys, sealed, self.incarnation, self.seq)
+        if seat is None or seat.rank is None:
+            return None
+        return Place(
+            cycle_id=sealed.cycle_id,
+            incarnation=self.incarnation,
+            rank=seat.rank,
+            world_size=sealed.world_size,
+            master_addr=sealed.master_addr,
+            master_port=sealed.master_port,
+            workers=seat.workers,
+        )
+
+    def _report_failure(self, opened: Opened) -> Move[None]:
+        failure = Failure(
+            epoch=self.epoch, cycle_id=opened.cycle_id, incarnation=self.incarnation, reason="workers failed"
+        )
+        yield from board.write_record(self.keys, opened, failure)
+
+    # --- what the threads beside the main flow do ---------------------------------------------------
+
+    def beat(self) -> Move[None]:
+        """Renew the lease once; tells the coordinator the newest event we have read."""
+        pulse = self.pulse
+        amount = pulse.next_amount(self.view.no if self.view is not None else 0)
+        sent_at = self.clock()
+        reply: int = yield Add(self.keys.beat(self.incarnation), amount)
+        pulse.take_reply(amount, reply, sent_at)
+
+    def watch(self) -> Move[None]:
+        """Read events as they are published, for as long as this incarnation lasts.
+
+        Events that everybody alive has read are deleted, and asking for a deleted one would block for good.
+        So nothing is asked for once the lease is in doubt.
+        """
+        incarnation = self.incarnation
+        while self.view is not None and self.view.closed is None:
+            if not self.pulse.is_trusted(self.clock()):
+                self.has_lapsed = True
+                return
+            event = yield from board.read_event(self.keys, self.view.no + 1)
+            if incarnation != self.incarnation or self.view is None:
+                return
+            self.view = fold(self.view, event)
+
+    # --- the end of our part ------------------------------------------------------------------------
+
+    def finish(self, cycle_id: int, barrier_key: str) -> Move[int]:
+        """Enter the exit barrier. Only the node that completes it needs to wake the coordinator."""
+        assert self.view is not None
+        finish = Finish(epoch=self.epoch, cycle_id=cycle_id, incarnation=self.incarnation)
+        yield from board.write_record(self.keys, self.view.opened, finish, must_ring=False)
+        entered: int = yield Add(self.keys.agent(cycle_id, barrier_key), 1)
+        return entered
+
+    def complete_barrier(self, cycle_id: int, barrier_key: str) -> Move[None]:
+        """Mark the exit barrier of a cycle as complete, as the last to enter it."""
+        yield Set(self.keys.agent(cycle_id, barrier_key), b"1")
+        yield from board.ring(self.keys)
+
+    def goodbye(self, outcome: Outcome, reason: str) -> Move[None]:
+        """Leave the run. Nothing is said after this by the same incarnation."""
+        if self.view is None:
+            return
+        goodbye = Goodbye(
+            epoch=self.epoch,
+            cycle_id=self.view.cycle_id,
+            incarnation=self.incarnation,
+            outcome=outcome,
+            reason=reason[:200],
+        )
+        yield from board.write_record(self.keys, self.view.opened, goodbye)

@@ -1,0 +1,47 @@
+"""The one module that reaches into torch: it wraps `SimpleElasticAgent.run` for our handlers only.
+
+Two things no public interface gives:
+
+- the agent's role and worker count, which let a seat carry the worker ranks;
+- a result for a node that left gracefully. Stock torch swallows `RendezvousGracefulExitError`, returns None
+  and then fails on it (pytorch #194710). Once torch returns a result there, this part does nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerState
+
+from ft_rendezvous.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ft_rendezvous.handler import FtRendezvousHandler
+
+_MARK = "_ft_rendezvous_wraps"
+
+
+def install(handler_type: type[FtRendezvousHandler]) -> None:
+    """Wrap the agent's `run` once. Raises ConfigError if this torch has no such method."""
+    original = getattr(SimpleElasticAgent, "run", None)
+    if original is None:
+        raise ConfigError("this torch has no SimpleElasticAgent.run: install torch 2.8 to 2.13")
+    if hasattr(original, _MARK):
+        return
+
+    @functools.wraps(original)
+    def run(agent: SimpleElasticAgent, *args: Any, **kwargs: Any) -> RunResult:
+        spec = agent.get_worker_group().spec
+        handler = spec.rdzv_handler
+        if not isinstance(handler, handler_type):
+            untouched: RunResult = original(agent, *args, **kwargs)
+            return untouched
+        handler.attach(spec.role, spec.local_world_size)
+        result: RunResult | None = original(agent, *args, **kwargs)
+        if result is None:
+            return RunResult(state=WorkerState.SUCCEEDED)
+        return result
+
+    setattr(run, _MARK, original)
+    SimpleElasticAgent.run = run  # type: ignore[method-assign]
