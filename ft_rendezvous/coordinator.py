@@ -189,10 +189,10 @@ class Coordinator:
             )
         # Reading beats costs the store in proportion to the nodes: spend at most a tenth of the time on it.
         self.look_gap_s = max(self.settings.beat_s / 4, 10 * (now - started))
-        first = self.leases.first_expiry()
         self.next_look_at = now + self.look_gap_s
-        if first is not None:
-            self.next_look_at = min(self.next_look_at, max(now, first + self.settings.lease_s))
+        expiry = self.leases.first_expiry()
+        if expiry is not None:
+            self.next_look_at = min(self.next_look_at, expiry)
 
     def _fence(self, fence: Fence, name: str) -> Move[None]:
         self.leases.revoke(fence.incarnation)

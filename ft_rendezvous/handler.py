@@ -25,7 +25,7 @@ from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable
 from ft_rendezvous.participant import Place
 from ft_rendezvous.session import Session, open_session, reopen_link
-from ft_rendezvous.settings import Settings, parse_settings
+from ft_rendezvous.settings import Settings, log_level, parse_settings
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -64,7 +64,6 @@ class FtRendezvousHandler(RendezvousHandler):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._session: Session | None = None
-        self._host_session: Session | None = None
         self._place: Place | None = None
         self._role: str | None = None
         self._local_world_size: int | None = None
@@ -72,6 +71,20 @@ class FtRendezvousHandler(RendezvousHandler):
     def attach(self, role: str, local_world_size: int) -> None:
         """Learn what the agent starts on this node, so that seats can carry the worker ranks."""
         self._role, self._local_world_size = role, local_world_size
+
+    def check_end(self) -> None:
+        """Raise if the run did not end well although this node's workers did.
+
+        The agent swallows whatever its exit barrier raises, so the barrier cannot tell.
+        """
+        verdict = self.verdict
+        if verdict is None:
+            raise RendezvousConnectionError(
+                f"the store of run {self.get_run_id()!r} was lost in the exit barrier: "
+                "this node's workers ended well, the run's verdict is unknown"
+            )
+        if verdict.kind is not VerdictKind.SUCCEEDED:
+            raise RendezvousClosedError(str(RunClosed(self.get_run_id(), verdict)))
 
     # --- torch's interface --------------------------------------------------------------------------
 
@@ -231,5 +244,5 @@ def _show_logs() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("[ft %(asctime)s %(levelname)s] %(message)s"))
         log.addHandler(handler)
-        log.setLevel(os.environ.get("FT_LOGLEVEL", "INFO"))
+        log.setLevel(log_level())
         log.propagate = False

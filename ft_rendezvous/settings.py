@@ -117,6 +117,11 @@ class Settings:
     node: NodeSettings
 
 
+def log_level(env: Mapping[str, str] | None = None) -> str:
+    """How much to log where nobody has configured logging."""
+    return (os.environ if env is None else env).get("FT_LOGLEVEL", "INFO").upper()
+
+
 def format_endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -1,10 +1,12 @@
 """The one module that reaches into torch: it wraps `SimpleElasticAgent.run` for our handlers only.
 
-Two things no public interface gives:
+Three things no public interface gives:
 
 - the agent's role and worker count, which let a seat carry the worker ranks;
 - a result for a node that left gracefully. Stock torch swallows `RendezvousGracefulExitError`, returns None
-  and then fails on it (pytorch #194710). Once torch returns a result there, this part does nothing.
+  and then fails on it (pytorch #194710). Once torch returns a result there, this part does nothing;
+- the run's verdict after the exit barrier, which swallows every error: a node whose workers ended well in a run
+  that failed must not exit 0.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
         result: RunResult | None = original(agent, *args, **kwargs)
         if result is None:
             return RunResult(state=WorkerState.SUCCEEDED)
+        if result.state is WorkerState.SUCCEEDED:
+            handler.check_end()
         return result
 
     setattr(run, _MARK, original)

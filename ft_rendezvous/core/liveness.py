@@ -65,7 +65,8 @@ class LeaseTable:
 
     def first_expiry(self) -> float | None:
         """When the next lease ends if nothing more is seen of its node."""
-        return min((lease.seen_at for lease in self.leases.values()), default=None)
+        seen_at = min((lease.seen_at for lease in self.leases.values()), default=None)
+        return None if seen_at is None else seen_at + self.lease_s
 
     def acknowledged_by_all(self, floor: int) -> int:
         """The newest event that every live node has acted upon, never below `floor`.
