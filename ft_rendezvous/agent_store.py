@@ -56,12 +56,12 @@ class AgentStore(Store):
 
     def add(self, key: str, amount: int) -> int:
         if key == self._entered_key:
-            return self._link.run(self._link.participant.finish(self._place.cycle_id, key))
+            return self._link.run(self._link.participant.finish(self._place.cycle_id))
         return int(self._do(Add(self._name(key), amount)))
 
     def set(self, key: str, value: str | bytes) -> None:
         if key == self._complete_key:
-            self._link.run(self._link.participant.complete_barrier(self._place.cycle_id, key))
+            self._link.run(self._link.participant.complete_barrier(self._place.cycle_id))
         elif self._seat_answers(key) is None and not self._is_role_info(key):
             self._do(Set(self._name(key), _bytes(value)))
 
@@ -75,7 +75,7 @@ class AgentStore(Store):
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         if list(keys) == [self._complete_key]:
             # The barrier is over when the coordinator says so, however long the slowest node takes.
-            self._link.wait_until(lambda participant: participant.verdict is not None)
+            self._link.run(self._link.participant.await_verdict())
             return
         self._wait_for(keys, timeout or self._timeout)
 
@@ -145,8 +145,9 @@ class AgentStore(Store):
         while not self.check(keys):
             if time.monotonic() >= deadline:
                 raise DistStoreError(f"{list(keys)} did not appear within {timeout}")
-            if self._link.wait_until(lambda participant: participant.must_stop(cycle_id), pause_s):
+            if self._link.must_stop(cycle_id):
                 raise StoreUnavailable("agent store", f"cycle {cycle_id} is over: rejoin")
+            time.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
 

@@ -69,9 +69,10 @@ def read_head(keys: Keys) -> Move[View]:
     return wire.decode_view((yield Get(keys.head)))
 
 
-def read_event(keys: Keys, no: int) -> Move[AnyEvent]:
-    """Block until the event is published."""
-    return wire.decode_event((yield Get(keys.event(no))))
+def read_event(keys: Keys, no: int) -> Move[AnyEvent | None]:
+    """Block until the event is published; None if it was deleted under our hands."""
+    data: bytes = yield Get(keys.event(no))
+    return wire.decode_event(data) if data else None
 
 
 def read_seat(keys: Keys, sealed: Sealed, incarnation: str, seq: int) -> Move[Seat | None]:
@@ -84,12 +85,12 @@ def read_seat(keys: Keys, sealed: Sealed, incarnation: str, seq: int) -> Move[Se
 
 
 def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:
-    """Why our beat was taken away; None if nobody said. Cleans up what a late beat brought back."""
-    yield Delete(keys.beat(incarnation))
+    """Why our beat was taken away; None if nobody says. Cleans up what a late beat brought back."""
     if not (yield Check([keys.fence(incarnation)])):
         return None
     reason: bytes = yield Get(keys.fence(incarnation))
     yield Delete(keys.fence(incarnation))
+    yield Delete(keys.beat(incarnation))
     return reason.decode()
 
 
@@ -180,6 +181,8 @@ def delete_cycle(keys: Keys, cycle_id: int, shards: int, chunks: int) -> Move[No
     for old in range(max(1, cycle_id - RELAPSE), cycle_id + 1):
         yield Delete(keys.arrived(old))
         yield Delete(keys.withdrawn(old))
+        yield Delete(keys.barrier_entered(old))
+        yield Delete(keys.barrier_complete(old))
         for shard in range(shards):
             yield Delete(keys.log(old, shard))
 

@@ -6,7 +6,7 @@ store. One call of `tick` is one look at the world and every decision that follo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ft_rendezvous import board, journal, wire
@@ -25,7 +25,6 @@ from ft_rendezvous.core.model import (
     Sealed,
     Seat,
     Verdict,
-    VerdictKind,
     View,
     node_name,
 )
@@ -60,6 +59,8 @@ class Coordinator:
     readers: list[board.LogReader] = field(init=False, default_factory=list)
     """Logs still read, oldest cycle first: the current one, and those before it that are not deleted."""
     chunks_by_cycle: dict[int, int] = field(init=False, default_factory=dict)
+    opened_by: dict[int, int] = field(init=False, default_factory=dict)
+    """The event that opened each cycle whose keys are still in the store."""
     fenced_in: list[tuple[int, str]] = field(init=False, default_factory=list)
     """Whose fence keys are still in the store, and since which cycle."""
     deleted_events: int = field(init=False, default=0)
@@ -125,9 +126,9 @@ class Coordinator:
         reading = yield from board.read_logs(self.keys, self.readers)
         for bad in reading.bad:
             self.journal(journal.RecordRefused(self.cycle_id, bad))
-        refused = yield from self._refuse_unfit(reading.records)
+        yield from self._admit(reading.records)
         for record in reading.records:
-            if record.incarnation not in refused:
+            if record.incarnation in self.roster.members:
                 yield from self._take(record)
         now = self.clock()
         if self.readers[-1].is_consistent:
@@ -137,13 +138,27 @@ class Coordinator:
         if self.opened_at is None and self.roster.members:
             self.opened_at = now
 
-    def _refuse_unfit(self, records: Sequence[AnyRecord]) -> Move[set[str]]:
+    def _admit(self, records: Sequence[AnyRecord]) -> Move[None]:
+        """Take in newcomers, in the order they were counted: of two starts of one node the newer one stays."""
+        arrivals = [
+            record for record in records if isinstance(record, Arrival) and not self.roster.is_known(record.incarnation)
+        ]
+        newcomers = {arrival.incarnation: arrival for arrival in reversed(arrivals)}
+        refused = yield from self._refuse_unfit(newcomers)
+        for arrival in sorted(newcomers.values(), key=lambda arrival: (arrival.cycle_id, arrival.seq)):
+            if arrival.incarnation not in refused:
+                yield from self._take_newcomer(arrival)
+
+    def _take_newcomer(self, arrival: Arrival) -> Move[None]:
+        for fence in self.roster.take(arrival, self.cycle_id, is_open=self.phase is Phase.OPEN):
+            yield from self._fence(fence)
+        if arrival.incarnation in self.roster.members:
+            self.leases.grant(arrival.incarnation, self.clock())
+            is_spare = arrival.incarnation not in self.roster.arrived
+            self.journal(journal.NodeJoined(self.cycle_id, node_name(arrival.node), is_spare))
+
+    def _refuse_unfit(self, newcomers: Mapping[str, Arrival]) -> Move[set[str]]:
         """Turn away newcomers without a beat, whose lease could not be judged, and with other settings."""
-        newcomers = {
-            record.incarnation: record
-            for record in records
-            if isinstance(record, Arrival) and not self.roster.is_known(record.incarnation)
-        }
         beating = yield from board.find_beating(self.keys, list(newcomers))
         refused: set[str] = set()
         for incarnation, arrival in newcomers.items():
@@ -155,24 +170,16 @@ class Coordinator:
                 continue
             refused.add(incarnation)
             self.roster.fenced.add(incarnation)
-            yield from self._fence(Fence(incarnation, reason, is_refusal=True), node_name(arrival.node))
+            yield from self._fence(Fence(incarnation, node_name(arrival.node), reason, is_refusal=True))
         return refused
 
     def _take(self, record: AnyRecord) -> Move[None]:
-        is_new = not self.roster.is_known(record.incarnation)
-        member = self.roster.members.get(record.incarnation)
-        fences = self.roster.take(record, self.cycle_id, is_open=self.phase is Phase.OPEN)
-        for fence in fences:
-            yield from self._fence(fence, fence.reason)
-        if isinstance(record, Goodbye) and member is not None:
+        name = self.roster.members[record.incarnation].name
+        self.roster.take(record, self.cycle_id, is_open=self.phase is Phase.OPEN)
+        if isinstance(record, Goodbye):
             self.leases.revoke(record.incarnation)
             yield from board.end_beat(self.keys, record.incarnation)
-            self.journal(journal.NodeWent(self.cycle_id, member.name, record.outcome))
-        if is_new and record.incarnation in self.roster.members:
-            self.leases.grant(record.incarnation, self.clock())
-            newcomer = self.roster.members[record.incarnation]
-            is_spare = record.incarnation not in self.roster.arrived
-            self.journal(journal.NodeJoined(self.cycle_id, newcomer.name, is_spare))
+            self.journal(journal.NodeWent(self.cycle_id, name, record.outcome))
 
     def _judge_leases(self) -> Move[None]:
         started = self.clock()
@@ -180,26 +187,28 @@ class Coordinator:
             return
         counters = yield from board.read_beats(self.keys, list(self.leases.leases))
         now = self.clock()
-        self.leases.observe(counters, now, self.look_gap_s)
+        self.leases.observe(counters, now, self.look_gap_s, self.view.no)
         for incarnation in self.leases.judge_leases(now):
-            name = self.roster.members[incarnation].name
-            self.roster.drop(incarnation)
-            yield from self._fence(
-                Fence(incarnation, f"no beat for {self.settings.lease_s:g} s", is_refusal=False), name
-            )
+            yield from self._drop(incarnation, f"no beat for {self.settings.lease_s:g} s")
+        for incarnation in self.leases.judge_deaf(now):
+            yield from self._drop(incarnation, "it beats, but it does not act upon events")
         # Reading beats costs the store in proportion to the nodes: spend at most a tenth of the time on it.
-        self.look_gap_s = max(self.settings.beat_s / 4, 10 * (now - started))
-        self.next_look_at = now + self.look_gap_s
+        gap_s = max(self.settings.beat_s / 4, 10 * (now - started))
         expiry = self.leases.first_expiry()
-        if expiry is not None:
-            self.next_look_at = min(self.next_look_at, expiry)
+        self.next_look_at = now + gap_s if expiry is None else min(now + gap_s, expiry)
+        self.look_gap_s = self.next_look_at - now
 
-    def _fence(self, fence: Fence, name: str) -> Move[None]:
+    def _drop(self, incarnation: str, reason: str) -> Move[None]:
+        name = self.roster.members[incarnation].name
+        self.roster.drop(incarnation)
+        yield from self._fence(Fence(incarnation, name, reason, is_refusal=False))
+
+    def _fence(self, fence: Fence) -> Move[None]:
         self.leases.revoke(fence.incarnation)
         prefix = REFUSED if fence.is_refusal else ""
         yield from board.fence(self.keys, fence.incarnation, prefix + fence.reason)
         self.fenced_in.append((self.cycle_id, fence.incarnation))
-        self.journal(journal.NodeFenced(self.cycle_id, name, fence.incarnation, fence.reason))
+        self.journal(journal.NodeFenced(self.cycle_id, fence.node, fence.incarnation, fence.reason))
 
     # --- deciding and acting ------------------------------------------------------------------------
 
@@ -215,7 +224,7 @@ class Coordinator:
                 placement = place(self.roster.arrived, self.roster.world, self.settings.min_nodes)
                 yield from self._seal(placement)
             case GiveUp():
-                yield from self.close(Verdict(VerdictKind.FAILED, decision.reason))
+                yield from self.close(Verdict(decision.kind, decision.reason))
             case Wait():
                 self._tell_wait(decision.reason, now)
                 return self._wake_for(decision, now)
@@ -244,6 +253,7 @@ class Coordinator:
             joinable_count=self.roster.joinable_count(),
             finished_count=self.roster.finished_count,
             spent_count=self.roster.spent_count,
+            left_count=self.roster.left_count,
             enough_since=self.enough_since,
             disagrees_since=self.disagrees_since,
         )
@@ -274,6 +284,7 @@ class Coordinator:
         self.enough_since = self.disagrees_since = self.wait_reason = None
         self.view = yield from board.publish_opened(self.keys, opened, None if is_first else self.view)
         self.readers.append(board.LogReader(self.epoch, opened.cycle_id, opened.shards))
+        self.opened_by[opened.cycle_id] = opened.no
         self.journal(journal.CycleOpened(opened.cycle_id, why))
 
     def _seal(self, placement: Placement) -> Move[None]:
@@ -299,21 +310,28 @@ class Coordinator:
     # --- forgetting ---------------------------------------------------------------------------------
 
     def _sweep(self) -> Move[None]:
-        """Delete events that every live node has acted upon, and all but the last two cycles.
+        """Delete events that every live node has acted upon, and cycles that nobody can look back to.
 
         A newcomer writes its arrival before it reads the head, so whoever is not in the log just read will
         start from an event that is not deleted here. A log is read once more after its second successor
-        opened, because a newcomer may have written there until then.
+        opened, because a newcomer may have written there until then. Seats outlast the slowest reader: who has
+        acted upon the next opening looks up no seat of the cycle before.
         """
-        done = min(self.leases.acknowledged_by_all(self.deleted_events), self.view.no - 1)
+        acted = self.leases.acknowledged_by_all(self.deleted_events)
+        done = min(acted, self.view.no - 1)
         yield from board.delete_events(self.keys, self.deleted_events + 1, done)
         self.deleted_events = max(self.deleted_events, done)
-        while self.view.sealed is not None and self.readers[0].cycle_id < self.cycle_id - 1:
+        while self._is_forgotten(self.readers[0].cycle_id, acted):
             old = self.readers.pop(0)
+            del self.opened_by[old.cycle_id]
             chunks = self.chunks_by_cycle.pop(old.cycle_id, 0)
             yield from board.delete_cycle(self.keys, old.cycle_id, old.shards, chunks)
         while self.fenced_in and self.fenced_in[0][0] < self.readers[0].cycle_id:
             yield from board.end_fence(self.keys, self.fenced_in.pop(0)[1])
+
+    def _is_forgotten(self, cycle_id: int, acted: int) -> bool:
+        is_old = self.view.sealed is not None and cycle_id < self.cycle_id - 1
+        return is_old and self.opened_by[cycle_id + 1] <= acted
 
 
 def _seats(placement: Placement, arrived: dict[str, Arrival]) -> list[tuple[int, str, Seat]]:

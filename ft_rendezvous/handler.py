@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import (
@@ -30,11 +29,6 @@ from ft_rendezvous.settings import Settings, log_level, parse_settings
 log = logging.getLogger("ft_rendezvous")
 
 BACKEND = "ft"
-
-
-def get_creator() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """The `torchrun.handlers` entry point: torch calls it without arguments and registers what it returns."""
-    return create_handler
 
 
 def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
@@ -146,23 +140,37 @@ class FtRendezvousHandler(RendezvousHandler):
         session = self._linked_session()
         self._place = None
         session.bootstrap.release()
-        result = session.link.run(session.link.participant.next_place())
+        try:
+            result = session.link.run(session.link.participant.next_place())
+        except StoreUnavailable:
+            if not session.link.is_broken:
+                raise
+            # A connection can be reset without the store being lost: one more try, as for a training node.
+            session = self._linked_session()
+            result = session.link.run(session.link.participant.next_place())
         if isinstance(result, Verdict):
             raise RunClosed(self.get_run_id(), result)
         return result
 
     def _linked_session(self) -> Session:
         """The session, with a link that works: a broken one is replaced within a lease, or the store is lost."""
-        settings = self._settings
         if self._session is None:
-            self._session = open_session(settings, self._node_info())
+            self._session = open_session(self._settings, self._node_info())
         elif self._session.link.is_broken:
-            old = self._session
-            epoch = old.link.participant.epoch
-            patience_s = settings.run.lease_s
-            self._session = reopen_link(settings, self._node_info(), epoch, patience_s)
-            self._session.host = old.host
+            self._session = self._reopen(self._session)
         return self._session
+
+    def _reopen(self, old: Session) -> Session:
+        run = self._settings.run
+        old.link.stop()
+        old.bootstrap.release()
+        former = old.link.participant
+        session = reopen_link(self._settings, self._node_info(), former.epoch, patience_s=run.lease_s)
+        session.host = old.host
+        session.link.participant.is_return = True
+        # The others need not wait for the lease of the incarnation that lost its connection.
+        session.link.run(former.goodbye(Outcome.LEFT, "its connection was lost; it joins again"))
+        return session
 
     def _node_info(self) -> NodeInfo:
         node = self._settings.node
@@ -210,8 +218,9 @@ class FtRendezvousHandler(RendezvousHandler):
         session, self._session = self._session, None
         if session is None:
             return True
-        verdict = session.link.verdict
-        if outcome is Outcome.SUCCEEDED and verdict is None and self._place is None:
+        progress = session.link.participant.progress
+        has_finished = progress.finished_in > 0 and progress.finished_in == progress.trained_in
+        if outcome is Outcome.SUCCEEDED and session.link.verdict is None and not has_finished:
             outcome = Outcome.LEFT
         session.link.leave(outcome, reason)
         session.bootstrap.release()
@@ -232,7 +241,7 @@ def _outcome_of(error: BaseException | None) -> tuple[Outcome, str]:
     """What became of the agent, from the error in flight while torch calls `shutdown()`."""
     if error is None:
         return Outcome.SUCCEEDED, ""
-    if isinstance(error, ChildFailedError):
+    if isinstance(error, ChildFailedError) and error.failures:
         rank, failure = error.get_first_failure()
         return Outcome.FAILED, f"worker rank {rank} exited with {failure.exitcode}"
     return Outcome.LEFT, f"{type(error).__name__}: {error}"

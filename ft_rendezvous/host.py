@@ -16,7 +16,8 @@ from ft_rendezvous.errors import FtError, StoreUnavailable
 from ft_rendezvous.journal import Journal
 from ft_rendezvous.ports import Delete, Get, perform_move
 from ft_rendezvous.settings import RunSettings
-from ft_rendezvous.tcp_store import ServedStore, TcpStore
+from ft_rendezvous.store_socket import StoreSocket
+from ft_rendezvous.tcp_store import ServedStore
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -27,13 +28,12 @@ class Host:
     def __init__(self, served: ServedStore, settings: RunSettings, epoch: str, journal: Journal) -> None:
         self._served = served
         self._settings = settings
-        self._store: TcpStore = served.client()
         self._rung = threading.Event()
         self._done = threading.Event()
         self.coordinator = Coordinator(settings, epoch, time.monotonic, journal)
-        perform_move(self._store, self.coordinator.start())
-        self._start(self._listen_for_bell, "ft-bell")
-        self._start(self._coordinate, "ft-coordinator")
+        perform_move(served, self.coordinator.start())
+        self._bell = StoreSocket("localhost", served.port)
+        self._threads = [self._start(self._listen_for_bell, "ft-bell"), self._start(self._coordinate, "ft-coordinator")]
 
     @property
     def verdict(self) -> Verdict | None:
@@ -47,15 +47,20 @@ class Host:
         """Stop serving. Whoever is still connected sees a reset connection."""
         self._done.set()
         self._rung.set()
+        self._bell.close()
+        for thread in self._threads:
+            thread.join()
         self._served.stop()
 
-    def _start(self, target: Callable[[], None], name: str) -> None:
-        threading.Thread(target=target, name=name, daemon=True).start()
+    def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        return thread
 
     def _coordinate(self) -> None:
         try:
             while not self.coordinator.is_done and not self._done.is_set():
-                wake_at = perform_move(self._store, self.coordinator.tick())
+                wake_at = perform_move(self._served, self.coordinator.tick())
                 self._rung.wait(max(0.0, wake_at - time.monotonic()))
                 self._rung.clear()
         except Exception as error:  # A thread's end: whatever went wrong must not leave the nodes waiting.
@@ -68,7 +73,7 @@ class Host:
         """Close the run as failed and give the nodes time to hear it; failing that, cut them off."""
         verdict = Verdict(VerdictKind.FAILED, f"the coordinator failed: {type(error).__name__}: {error}")
         try:
-            perform_move(self._store, self.coordinator.close(verdict))
+            perform_move(self._served, self.coordinator.close(verdict))
             self._done.wait(self._settings.store_grace_s)
         except FtError:
             log.exception("the run could not be closed; stopping the store")
@@ -82,10 +87,9 @@ class Host:
         """
         bell = self.coordinator.keys.bell
         try:
-            ear = self._store.clone()
             while not self._done.is_set():
-                ear.perform(Get(bell))
-                ear.perform(Delete(bell))
+                self._bell.perform(Get(bell))
+                self._served.perform(Delete(bell))
                 self._rung.set()
         except StoreUnavailable:
             if not self._done.is_set():

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ft_rendezvous.core.model import AnyWhy, Placement, Verdict, join_some
+from ft_rendezvous.core.model import AnyWhy, Placement, Verdict
 from ft_rendezvous.core.sealing import WaitReason
 from ft_rendezvous.wire import BadRecord
 
@@ -102,7 +102,7 @@ def log_entry(entry: Entry) -> None:
                 "refused a record in cycle=%d: %s: %s",
                 entry.cycle_id,
                 entry.record.reason,
-                join_some([entry.record.excerpt]),
+                entry.record.excerpt,
             )
         case RunEnded():
             log.info("closed verdict=%s", entry.verdict)

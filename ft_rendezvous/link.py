@@ -13,30 +13,68 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ft_rendezvous.core.model import Outcome, Verdict
 from ft_rendezvous.errors import FtError, StoreUnavailable
 from ft_rendezvous.participant import Changed, Flow, Participant
-from ft_rendezvous.ports import Move
-from ft_rendezvous.tcp_store import TcpStore
+from ft_rendezvous.ports import Move, Store
+from ft_rendezvous.store_socket import StoreSocket
 
 T = TypeVar("T")
-GLANCE_S = 0.5
+GLANCE_S = 1.0
 """How often a waiting agent looks at the clock; it is woken at once when something happens."""
+
+FAREWELL_S = 2.0
+"""How long a goodbye may take: a store that does not answer needs none."""
+
+
+@dataclass(slots=True)
+class _Ear:
+    """A thread that listens for one incarnation."""
+
+    socket: StoreSocket | None
+    thread: threading.Thread | None = None
+
+    def close(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
+
+
+@dataclass(slots=True)
+class _Errand:
+    """A flow on its way, and how it ended."""
+
+    flow: Flow[Any]
+    is_done: bool = False
+    result: Any = None
+    error: Exception | None = field(default=None)
+
+    def end(self, result: Any, error: Exception | None) -> None:
+        if not self.is_done:
+            self.is_done, self.result, self.error = True, result, error
 
 
 class Link:
     """A participant and the threads that keep it alive."""
 
-    def __init__(self, store: TcpStore, participant: Participant, beat_s: float, endpoint: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        connect_ear: Callable[[], StoreSocket],
+        participant: Participant,
+        beat_s: float,
+        endpoint: str,
+    ) -> None:
         self._store = store
+        self._connect_ear = connect_ear
+        self._ear = _Ear(connect_ear())
         self._beat_s = beat_s
         self._endpoint = endpoint
         self._changed = threading.Condition()
-        self._flow: Flow[Any] | None = None
-        self._outcome: tuple[Any, BaseException | None] | None = None
-        self._broken: StoreUnavailable | None = None
+        self._errand: _Errand | None = None
+        self._broken: Exception | None = None
         self._calling_since: float | None = None
         self._is_stopped = False
         self._is_stirred = True
@@ -52,40 +90,48 @@ class Link:
     def is_broken(self) -> bool:
         return self._broken is not None
 
+    @property
+    def verdict(self) -> Verdict | None:
+        with self._changed:
+            return self.participant.verdict
+
     def must_stop(self, cycle_id: int) -> bool:
         """Whether workers of this cycle must stop. No store call, no waiting."""
         with self._changed:
             return self._broken is not None or self.participant.must_stop(cycle_id)
 
     def run(self, flow: Flow[T], patience_s: float | None = None) -> T:
-        """Let the voice carry a flow to its end, and wait for it.
+        """Let the voice carry a flow to its end, and wait for it. A later flow takes an earlier one's place.
 
         Raises StoreUnavailable when the connection breaks, or when one store call has had no answer for
         longer than `patience_s` (the lease, if not given).
         """
-        patience_s = self.participant.lease_s if patience_s is None else patience_s
+        errand = _Errand(flow)
         with self._changed:
-            assert self._flow is None, "one flow at a time"
-            self._flow, self._outcome = flow, None
+            if self._errand is not None:
+                self._errand.end(None, StoreUnavailable(self._endpoint, "this node is leaving"))
+            self._errand = errand
             self._stir()
             try:
-                self._await_outcome(patience_s)
-                assert self._outcome is not None
-                result, error = self._outcome
+                self._await(errand, self.participant.lease_s if patience_s is None else patience_s)
             finally:
-                self._flow = None
-        if error is not None:
-            raise error
-        value: T = result
-        return value
+                errand.end(None, None)
+                if self._errand is errand:
+                    self._errand = None
+        if errand.error is not None:
+            raise errand.error
+        result: T = errand.result
+        return result
 
-    def _await_outcome(self, patience_s: float) -> None:
+    def _await(self, errand: _Errand, patience_s: float) -> None:
         judged_from = time.monotonic()
-        while self._outcome is None:
+        while not errand.is_done:
             if self._broken is not None:
                 raise self._broken
+            if self._is_stopped:
+                raise StoreUnavailable(self._endpoint, "this node has said goodbye")
             before = time.monotonic()
-            self._changed.wait(GLANCE_S)
+            self._changed.wait(min(GLANCE_S, patience_s))
             now = time.monotonic()
             if now - before > 2 * GLANCE_S:
                 judged_from = now  # We were paused ourselves: the silence is ours.
@@ -93,34 +139,26 @@ class Link:
             if calling_since is not None and now - max(calling_since, judged_from) > patience_s:
                 raise StoreUnavailable(self._endpoint, f"no answer for {patience_s:g} s; its host is stuck or cut off")
 
-    def wait_until(self, is_true: Callable[[Participant], bool], timeout_s: float | None = None) -> bool:
-        """Wait until something holds of the participant, or the store is lost. False on timeout."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
-            while not is_true(self.participant):
-                if self._broken is not None:
-                    raise self._broken
-                if deadline is not None and time.monotonic() >= deadline:
-                    return False
-                self._changed.wait(GLANCE_S)
-        return True
-
-    @property
-    def verdict(self) -> Verdict | None:
-        with self._changed:
-            return self.participant.verdict
-
     def leave(self, outcome: Outcome, reason: str) -> None:
-        """Say goodbye and stop. Never raises: a store that is gone needs no goodbye."""
+        """Say goodbye and end the threads. Never raises: a store that is gone needs no goodbye."""
         try:
-            if self.participant.incarnation and not self.is_broken and not self._is_stopped:
-                self.run(self.participant.goodbye(outcome, reason))
+            if not (self.is_broken or self._is_stopped):
+                self.run(self.participant.goodbye(outcome, reason), FAREWELL_S)
         except FtError:
             pass
         finally:
-            with self._changed:
-                self._is_stopped = True
-                self._changed.notify_all()
+            self.stop()
+
+    def stop(self) -> None:
+        """End the threads without a word. The voice may be held by a silent store; it dies with the process."""
+        with self._changed:
+            self._is_stopped = True
+            self._stir()
+            self._ear.close()
+            ear_thread = self._ear.thread
+        if ear_thread is not None:
+            ear_thread.join(FAREWELL_S)
+        self._voice.join(FAREWELL_S)
 
     # --- the voice ----------------------------------------------------------------------------------
 
@@ -129,56 +167,58 @@ class Link:
         try:
             while True:
                 with self._changed:
-                    while not (self._is_stopped or self._is_runnable() or time.monotonic() >= next_beat_at):
-                        self._changed.wait(next_beat_at - time.monotonic())
-                    if self._is_stopped:
+                    while not (self._is_over() or self._runnable() or time.monotonic() >= next_beat_at):
+                        self._changed.wait(max(0.0, next_beat_at - time.monotonic()))
+                    if self._is_over():
                         return
-                    flow = self._flow if self._is_runnable() else None
-                if flow is not None:
-                    self._carry(flow)
+                    errand = self._runnable()
+                if errand is not None:
+                    self._carry(errand)
                 else:
                     next_beat_at = time.monotonic() + self._beat_s
                     self._beat()
-        except StoreUnavailable as error:
+        except Exception as error:  # A thread's end: the agent must hear of it, whatever it is.
             self._break(error)
 
-    def _is_runnable(self) -> bool:
-        return self._flow is not None and self._outcome is None and self._is_stirred
+    def _is_over(self) -> bool:
+        return self._is_stopped or self._broken is not None
 
-    def _carry(self, flow: Flow[Any]) -> None:
+    def _runnable(self) -> _Errand | None:
+        return self._errand if self._is_stirred and self._errand is not None and not self._errand.is_done else None
+
+    def _carry(self, errand: _Errand) -> None:
         """Carry the flow until it ends, waits for a change, or is not waited for any more.
 
-        No beat falls between its operations: a beat of its own would be counted out of turn.
+        No beat falls between its operations: a beat of its own would be counted out of turn. The reply to an
+        operation is always taken in, even if nobody waits any more: it may be a beat's.
         """
         reply: Any = None
         while True:
             with self._changed:
-                if flow is not self._flow:
-                    return
                 try:
-                    op = flow.send(reply)
+                    op = errand.flow.send(reply)
                 except StopIteration as stop:
-                    self._outcome = (stop.value, None)
-                except FtError as error:
-                    self._outcome = (None, error)
+                    errand.end(stop.value, None)
+                except Exception as error:  # Whatever it is, it belongs to whoever waits.
+                    errand.end(None, error)
                 else:
                     if isinstance(op, Changed):
                         self._is_stirred = False
                         return
-                if self._outcome is not None:
+                if errand.is_done:
                     self._changed.notify_all()
                     return
             reply = self._call(op)
 
     def _beat(self) -> None:
         with self._changed:
-            if not self.participant.incarnation:
-                return
             beat = self.participant.beat()
-            op = beat.send(None)
+            op = next(beat, None)
+        if op is None:
+            return
         reply = self._call(op)
         with self._changed:
-            _finish(beat, reply)
+            _end(beat, reply)
             self._stir()
 
     def _call(self, op: Any) -> Any:
@@ -191,27 +231,35 @@ class Link:
     # --- the ear ------------------------------------------------------------------------------------
 
     def _start_ear(self) -> None:
-        watch = self.participant.watch()
-        threading.Thread(target=self._listen, args=(watch,), name="ft-ear", daemon=True).start()
+        """Called by the participant, under the lock, when a new incarnation begins to watch."""
+        if self._ear.thread is not None:
+            self._ear.close()
+            self._ear = _Ear(None)
+        watch = self.participant.watch(self.participant.incarnation)
+        thread = threading.Thread(target=self._listen, args=(self._ear, watch), name="ft-ear", daemon=True)
+        self._ear.thread = thread
+        thread.start()
 
-    def _listen(self, watch: Move[None]) -> None:
+    def _listen(self, ear: _Ear, watch: Move[None]) -> None:
         try:
-            store = self._store.clone()
+            socket = ear.socket or self._connect_ear()
+            with self._changed:
+                ear.socket = socket
             reply: Any = None
             while True:
                 with self._changed:
+                    if self._is_stopped or ear is not self._ear:
+                        ear.close()
+                        return
+                    op = watch.send(reply)
                     self._stir()
-                    if self._is_stopped:
-                        return
-                    try:
-                        op = watch.send(reply)
-                    except StopIteration:
-                        return
-                    finally:
-                        self._stir()
-                reply = store.perform(op)
-        except StoreUnavailable as error:
-            self._break(error)
+                reply = socket.perform(op)
+        except StopIteration:
+            with self._changed:
+                self._stir()
+        except Exception as error:  # A thread's end; an ear that was closed on purpose has nothing to tell.
+            if ear is self._ear:
+                self._break(error)
 
     # --- shared -------------------------------------------------------------------------------------
 
@@ -219,14 +267,14 @@ class Link:
         self._is_stirred = True
         self._changed.notify_all()
 
-    def _break(self, error: StoreUnavailable) -> None:
+    def _break(self, error: Exception) -> None:
         with self._changed:
-            if not self._is_stopped and self._broken is None:
+            if not self._is_over():
                 self._broken = error
             self._stir()
 
 
-def _finish(move: Move[None], reply: Any) -> None:
+def _end(move: Move[None], reply: Any) -> None:
     """Give a move of one operation its reply."""
     try:
         move.send(reply)

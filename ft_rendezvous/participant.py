@@ -86,6 +86,9 @@ class Participant:
     pulse: Pulse = field(init=False)
     progress: Progress = field(init=False, default_factory=Progress)
     seq: int = field(init=False, default=0)
+    is_return: bool = field(init=False, default=False)
+    """Whether this process had an earlier incarnation in the run."""
+    has_left: bool = field(init=False, default=False)
     has_lapsed: bool = field(init=False, default=False)
     """The watch gave up because the lease could not be trusted; this incarnation hears no more events."""
 
@@ -133,6 +136,21 @@ class Participant:
                 case Park():
                     yield CHANGED
 
+    def await_verdict(self) -> Flow[Verdict]:
+        """Wait for the run's end without taking part any more.
+
+        Events are for those who hold a lease. A node that lost its own while it waits here reads the head
+        instead, once per beat: its work is done and counts, and it must hear the verdict.
+        """
+        while self.verdict is None:
+            if self.has_lapsed or self.pulse.is_fenced:
+                head = yield from board.read_head(self.keys)
+                if head.closed is not None:
+                    self.view = head
+                    continue
+            yield CHANGED
+        return self.verdict
+
     def _renew(self) -> Move[None]:
         """Find out whether this incarnation is over, and begin a new one if so."""
         if self.incarnation and not self.pulse.is_fenced:
@@ -154,9 +172,10 @@ class Participant:
         without us in it. Two cycles may pass while we are slow; then our arrival is in a log that nobody
         reads any more, and we arrive again.
         """
+        self.is_return = self.is_return or bool(self.incarnation)
         self.incarnation, self.view = self.new_incarnation(), None
         self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
-        self.progress, self.has_lapsed = Progress(), False
+        self.progress, self.has_lapsed, self.has_left = Progress(), False, False
         yield from self.beat()
         while True:
             head = yield from board.read_head(self.keys)
@@ -180,6 +199,7 @@ class Participant:
             node=self.node,
             bootstrap_addr=address,
             bootstrap_port=port,
+            is_return=self.is_return,
         )
         yield from board.write_arrival(self.keys, opened, arrival)
 
@@ -208,48 +228,57 @@ class Participant:
     # --- what the threads beside the main flow do ---------------------------------------------------
 
     def beat(self) -> Move[None]:
-        """Renew the lease once; tells the coordinator the newest event we have read."""
+        """Renew the lease once; tells the coordinator the newest event we have read.
+
+        An incarnation that is over does not beat: that would bring its deleted counter back.
+        """
         pulse = self.pulse
+        if not self.incarnation or self.has_left or pulse.is_fenced:
+            return
         amount = pulse.next_amount(self.view.no if self.view is not None else 0)
         sent_at = self.clock()
         reply: int = yield Add(self.keys.beat(self.incarnation), amount)
         pulse.take_reply(amount, reply, sent_at)
 
-    def watch(self) -> Move[None]:
+    def watch(self, incarnation: str) -> Move[None]:
         """Read events as they are published, for as long as this incarnation lasts.
 
         Events that everybody alive has read are deleted, and asking for a deleted one would block for good.
         So nothing is asked for once the lease is in doubt.
         """
-        incarnation = self.incarnation
-        while self.view is not None and self.view.closed is None:
+        while incarnation == self.incarnation and self.view is not None and self.view.closed is None:
             if not self.pulse.is_trusted(self.clock()):
                 self.has_lapsed = True
                 return
             event = yield from board.read_event(self.keys, self.view.no + 1)
             if incarnation != self.incarnation or self.view is None:
                 return
+            if event is None:
+                self.has_lapsed = True
+                return
             self.view = fold(self.view, event)
 
     # --- the end of our part ------------------------------------------------------------------------
 
-    def finish(self, cycle_id: int, barrier_key: str) -> Move[int]:
+    def finish(self, cycle_id: int) -> Move[int]:
         """Enter the exit barrier. Only the node that completes it needs to wake the coordinator."""
         assert self.view is not None
         finish = Finish(epoch=self.epoch, cycle_id=cycle_id, incarnation=self.incarnation)
         yield from board.write_record(self.keys, self.view.opened, finish, must_ring=False)
-        entered: int = yield Add(self.keys.agent(cycle_id, barrier_key), 1)
+        self.progress.finished_in = cycle_id
+        entered: int = yield Add(self.keys.barrier_entered(cycle_id), 1)
         return entered
 
-    def complete_barrier(self, cycle_id: int, barrier_key: str) -> Move[None]:
+    def complete_barrier(self, cycle_id: int) -> Move[None]:
         """Mark the exit barrier of a cycle as complete, as the last to enter it."""
-        yield Set(self.keys.agent(cycle_id, barrier_key), b"1")
+        yield Set(self.keys.barrier_complete(cycle_id), b"1")
         yield from board.ring(self.keys)
 
     def goodbye(self, outcome: Outcome, reason: str) -> Move[None]:
         """Leave the run. Nothing is said after this by the same incarnation."""
-        if self.view is None:
+        if self.view is None or self.has_left:
             return
+        self.has_left = True
         goodbye = Goodbye(
             epoch=self.epoch,
             cycle_id=self.view.cycle_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import secrets
 import time
@@ -17,9 +18,13 @@ from ft_rendezvous.link import Link
 from ft_rendezvous.participant import Participant
 from ft_rendezvous.ports import Check, Get
 from ft_rendezvous.settings import RunSettings, Settings, differing_keys
-from ft_rendezvous.tcp_store import Found, ServedStore, TcpStore, connect, listen, probe
+from ft_rendezvous.store_socket import Found, StoreSocket, probe
+from ft_rendezvous.tcp_store import ServedStore, TcpStore, connect, listen, raise_file_limit
 
 log = logging.getLogger("ft_rendezvous")
+
+CONNECTIONS_PER_NODE = 3
+"""Voice, ear, and for a moment the greeting."""
 
 STRANGER_PATIENCE_S = 10.0
 """How long a port held by something else may take to become free; an earlier run may be leaving."""
@@ -45,9 +50,11 @@ def open_session(settings: Settings, node: NodeInfo, journal: Journal = log_entr
 
     Start order does not matter. Raises ConfigError when waiting cannot help, StoreUnavailable when it did not.
     """
-    host, store, identity = _reach(settings, journal)
+    deadline = time.monotonic() + settings.run.join_s
+    host = _try_to_host(settings, journal)
     try:
-        return _link_up(settings, node, host, store, identity)
+        address = settings.node.endpoint_host if host is None else "localhost"
+        return _link_up(settings, node, host, *_find(settings, address, deadline))
     except BaseException:
         if host is not None:
             host.stop()
@@ -56,31 +63,41 @@ def open_session(settings: Settings, node: NodeInfo, journal: Journal = log_entr
 
 def reopen_link(settings: Settings, node: NodeInfo, epoch: str, patience_s: float) -> Session:
     """Connect once more to the store this run began with; never host, never accept another epoch."""
-    store, identity = _find(settings, time.monotonic() + patience_s)
+    deadline = time.monotonic() + patience_s
+    address, store, identity = _find(settings, settings.node.endpoint_host, deadline)
     if identity.epoch != epoch:
         raise StoreUnavailable(settings.node.endpoint, "the store is a new one; this run ended with the old")
-    return _link_up(settings, node, None, store, identity)
+    return _link_up(settings, node, None, address, store, identity)
 
 
 def serve(settings: RunSettings, port: int, journal: Journal = log_entry) -> Host:
     """Host a run's store and coordinator in this process. Raises OSError if the port is taken."""
+    wanted = CONNECTIONS_PER_NODE * settings.max_nodes + 256
+    allowed = raise_file_limit(wanted)
+    if allowed < wanted:
+        log.warning(
+            "this host may open %d files, %d nodes need %d: raise the limit (ulimit -Hn)",
+            allowed,
+            settings.max_nodes,
+            wanted,
+        )
     served = ServedStore(listen(port))
     return Host(served, settings, new_id(), journal)
 
 
-def _reach(settings: Settings, journal: Journal) -> tuple[Host | None, TcpStore, Identity]:
-    deadline = time.monotonic() + settings.run.join_s
-    if _should_host(settings):
-        try:
-            host = serve(settings.run, settings.node.endpoint_port, journal)
-        except OSError:
-            log.debug("port %d is taken: looking for the run's store there", settings.node.endpoint_port)
-        else:
-            log.info("hosting the store of run %r at %s", settings.run.run_id, settings.node.endpoint)
-            store, identity = _find(settings, deadline, address="localhost")
-            return host, store, identity
-    store, identity = _find(settings, deadline)
-    return None, store, identity
+def _try_to_host(settings: Settings, journal: Journal) -> Host | None:
+    """The run's host, if this machine should host and nobody does yet."""
+    if not _should_host(settings):
+        return None
+    try:
+        host = serve(settings.run, settings.node.endpoint_port, journal)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise ConfigError(f"cannot host the store at {settings.node.endpoint}: {error}") from error
+        log.debug("port %d is taken: looking for the run's store there", settings.node.endpoint_port)
+        return None
+    log.info("hosting the store of run %r at %s", settings.run.run_id, settings.node.endpoint)
+    return host
 
 
 def _should_host(settings: Settings) -> bool:
@@ -90,39 +107,54 @@ def _should_host(settings: Settings) -> bool:
     return route is not None and route[1]
 
 
-def _find(settings: Settings, deadline: float, address: str | None = None) -> tuple[TcpStore, Identity]:
-    """The run's store and its checked identity."""
-    node = settings.node
-    host = address or node.endpoint_host
-    stranger_deadline = time.monotonic() + STRANGER_PATIENCE_S
+def _find(settings: Settings, address: str, deadline: float) -> tuple[str, TcpStore, Identity]:
+    """The run's store at this address, and its checked identity."""
+    began = time.monotonic()
     pause_s = 0.02
-    told: object = None
+    told = ""
     while True:
-        found = probe(host, node.endpoint_port)
-        fact = str(found)
-        if found is Found.STORE:
-            try:
-                store = connect(host, node.endpoint_port)
-                identity = _identify(store)
-            except StoreUnavailable:
-                identity, fact = None, "the connection was lost while greeting"
-            if identity is not None and identity.run_id == settings.run.run_id:
-                _check_settings(identity, settings.run)
-                return store, identity
-            if identity is not None:
-                fact = f"the store there serves run {identity.run_id!r}, not {settings.run.run_id!r}"
-            elif fact == str(found):
-                fact = "a TCPStore of another program is there, not an ft rendezvous"
+        found = _greet(settings, address)
+        if not isinstance(found, _NotYet):
+            return address, *found
         now = time.monotonic()
-        if found in (Found.STORE, Found.STRANGER, Found.SILENT) and now >= min(deadline, stranger_deadline):
-            raise ConfigError(f"{node.endpoint}: {fact}: choose another port in --rdzv-endpoint")
+        endpoint = settings.node.endpoint
+        if found.is_other and now >= min(deadline, began + STRANGER_PATIENCE_S):
+            raise ConfigError(f"{endpoint}: {found.fact}: choose another port in --rdzv-endpoint")
         if now >= deadline:
-            raise StoreUnavailable(node.endpoint, f"{fact} after {settings.run.join_s:g} s (join_timeout)")
-        if fact != told:
-            log.info("waiting for the store at %s: %s", node.endpoint, fact)
-            told = fact
-        time.sleep(pause_s)
+            raise StoreUnavailable(endpoint, f"{found.fact}, for {now - began:.0f} s")
+        if found.fact != told:
+            log.info("waiting for the store at %s: %s", endpoint, found.fact)
+            told = found.fact
+        time.sleep(min(pause_s, max(0.0, deadline - now)))
         pause_s = min(pause_s * 1.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _NotYet:
+    """The run's store is not there."""
+
+    fact: str
+    is_other: bool
+    """Somebody else's program is, so that waiting for long cannot help."""
+
+
+def _greet(settings: Settings, address: str) -> tuple[TcpStore, Identity] | _NotYet:
+    port = settings.node.endpoint_port
+    found = probe(address, port)
+    if found is not Found.STORE:
+        return _NotYet(str(found), is_other=found is Found.STRANGER)
+    try:
+        store = connect(address, port)
+        identity = _identify(store)
+    except StoreUnavailable:
+        return _NotYet("the connection was lost while greeting", is_other=False)
+    if identity is None:
+        return _NotYet("a TCPStore of another program is there, not an ft rendezvous", is_other=True)
+    if identity.run_id != settings.run.run_id:
+        fact = f"the store there serves run {identity.run_id!r}, not {settings.run.run_id!r}"
+        return _NotYet(fact, is_other=True)
+    _check_settings(identity, settings.run)
+    return store, identity
 
 
 def _identify(store: TcpStore) -> Identity | None:
@@ -140,7 +172,9 @@ def _check_settings(identity: Identity, run: RunSettings) -> None:
         )
 
 
-def _link_up(settings: Settings, node: NodeInfo, host: Host | None, store: TcpStore, identity: Identity) -> Session:
+def _link_up(
+    settings: Settings, node: NodeInfo, host: Host | None, address: str, store: TcpStore, identity: Identity
+) -> Session:
     bootstrap = Bootstrap(node.addr)
     participant = Participant(
         epoch=identity.epoch,
@@ -151,5 +185,6 @@ def _link_up(settings: Settings, node: NodeInfo, host: Host | None, store: TcpSt
         hold_bootstrap=bootstrap.hold,
         on_enlisted=lambda: None,
     )
-    link = Link(store, participant, settings.run.beat_s, settings.node.endpoint)
+    port = settings.node.endpoint_port
+    link = Link(store, lambda: StoreSocket(address, port), participant, settings.run.beat_s, settings.node.endpoint)
     return Session(settings, link, bootstrap, host)

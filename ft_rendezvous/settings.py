@@ -97,7 +97,7 @@ class NodeSettings:
     endpoint_port: int
     local_addr: str | None = None
     infra_rank: int | None = _setting(
-        "infra_rank", None, "This node's place in the infrastructure; else FT_INFRA_RANK or SLURM_PROCID."
+        "infra_rank", None, "This node's place in the infrastructure; else FT_INFRA_RANK, SLURM_PROCID or GROUP_RANK."
     )
     domain_id: str | None = _setting("domain", None, "What shares a fast fabric with this node; else FT_DOMAIN_ID.")
     is_host: bool | None = _setting(
@@ -263,7 +263,7 @@ def _to_bool(value: Any) -> bool:
 
 
 def _infra_rank_from(env: Mapping[str, str]) -> int | None:
-    for name in ("FT_INFRA_RANK", "SLURM_PROCID"):
+    for name in ("FT_INFRA_RANK", "SLURM_PROCID", "GROUP_RANK"):
         text = env.get(name, "")
         if text:
             if not text.isdigit():

@@ -1,18 +1,15 @@
-"""The store port on torch's TCPStore, and how to reach one without being caught by what is not one.
+"""The store port on torch's TCPStore client, and TCPStore servers in this process.
 
-Nothing outside this module and `host` knows an address of the store. Maps torch's errors to ours.
+Maps torch's errors to ours. Reads that may block for long are not made here but on a `store_socket`.
 """
 
 from __future__ import annotations
 
 import errno
-import random
+import resource
 import socket
-import struct
-import threading
 from collections.abc import Callable
 from datetime import timedelta
-from enum import StrEnum
 from typing import Any
 
 from torch.distributed import DistError, DistNetworkError, DistStoreError, TCPStore
@@ -22,7 +19,6 @@ from ft_rendezvous.ports import Add, Append, Check, Delete, Get, MultiGet, Multi
 from ft_rendezvous.settings import format_endpoint
 
 CALL_TIMEOUT = timedelta(seconds=30)
-FOREVER = timedelta(days=365)
 
 _PERFORM: dict[type, Callable[[Any, Any], Any]] = {
     Get: lambda store, op: store.get(op.key),
@@ -37,7 +33,7 @@ _PERFORM: dict[type, Callable[[Any, Any], Any]] = {
 
 
 class TcpStore:
-    """One connection. A blocked `Get` holds it, so whoever blocks does so on a clone."""
+    """One connection, for operations that answer at once."""
 
     def __init__(self, store: TCPStore, endpoint: str) -> None:
         self._store = store
@@ -51,18 +47,9 @@ class TcpStore:
         except DistStoreError as error:
             raise StoreUnavailable(self._endpoint, "no answer in time; its host is stuck or cut off") from error
 
-    def clone(self) -> TcpStore:
-        """A second connection whose calls may block for as long as it takes."""
-        try:
-            copy = self._store.clone()  # type: ignore[attr-defined]
-        except DistError as error:
-            raise StoreUnavailable(self._endpoint, "a second connection was refused") from error
-        copy.set_timeout(FOREVER)
-        return TcpStore(copy, self._endpoint)
-
 
 def connect(host: str, port: int) -> TcpStore:
-    """Connect to a server that `probe` has found to be a TCPStore."""
+    """Connect to a server that `probe` has found to be a TCPStore; anything else may hold us for minutes."""
     endpoint = format_endpoint(host, port)
     try:
         store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=CALL_TIMEOUT)
@@ -71,52 +58,11 @@ def connect(host: str, port: int) -> TcpStore:
     return TcpStore(store, endpoint)
 
 
-class Found(StrEnum):
-    """What is at an endpoint."""
-
-    STORE = "a TCPStore"
-    NOTHING = "nothing listens there"
-    SILENT = "something listens there and does not answer as a store does"
-    STRANGER = "another program listens there"
-    UNKNOWN_HOST = "the host name does not resolve"
-
-
-def probe(host: str, port: int, timeout_s: float = 3.0) -> Found:
-    """Ask whether a TCPStore is there, in bounded time.
-
-    TCPStore's own client, given a listener that never answers, does not come back within ten minutes
-    whatever its timeout, and prints a C++ trace for each failed try. So its greeting (a magic number, then a
-    ping that must be echoed) is first tried on a plain socket.
-    """
-    nonce = struct.pack("<I", random.getrandbits(32))
-    greeting = b"\x00" + struct.pack("<I", 0x3C85F7CE) + b"\x0d" + nonce
-    try:
-        with socket.create_connection((host, port), timeout=timeout_s) as sock:
-            sock.settimeout(timeout_s)
-            sock.sendall(greeting)
-            reply = b""
-            while len(reply) < len(nonce):
-                part = sock.recv(len(nonce) - len(reply))
-                if not part:
-                    return Found.STRANGER
-                reply += part
-    except TimeoutError:
-        return Found.SILENT
-    except socket.gaierror:
-        return Found.UNKNOWN_HOST
-    except ConnectionRefusedError:
-        return Found.NOTHING
-    except OSError:
-        return Found.NOTHING
-    return Found.STORE if reply == nonce else Found.STRANGER
-
-
 class ServedStore:
     """A TCPStore server in this process, on a listening socket that is already held: no port can be lost."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.port: int = listener.getsockname()[1]
-        self._lock = threading.Lock()
         self._store: TCPStore | None = TCPStore(
             "localhost",
             self.port,
@@ -126,15 +72,15 @@ class ServedStore:
             master_listen_fd=listener.detach(),
         )
 
-    def client(self) -> TcpStore:
-        """The server's own connection to itself."""
-        assert self._store is not None, "the server was stopped"
-        return TcpStore(self._store, format_endpoint("localhost", self.port))
+    def perform(self, op: Op) -> Any:
+        """Perform on the server's own connection to itself."""
+        if self._store is None:
+            raise StoreUnavailable(format_endpoint("localhost", self.port), "it was stopped")
+        return TcpStore(self._store, format_endpoint("localhost", self.port)).perform(op)
 
     def stop(self) -> None:
-        """Stop serving once nobody in this process uses the server's own connection any more."""
-        with self._lock:
-            self._store = None
+        """Stop serving, when the last operation under way has ended."""
+        self._store = None
 
 
 def listen(port: int = 0) -> socket.socket:
@@ -160,3 +106,12 @@ def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.soc
         sock.close()
         raise
     return sock
+
+
+def raise_file_limit(wanted: int) -> int:
+    """Allow this process as many open files as the system lets it; returns how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard and soft < wanted:
+        soft = min(wanted, hard) if hard != resource.RLIM_INFINITY else wanted
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft

@@ -71,6 +71,12 @@ class Keys:
     def chunk(self, cycle_id: int, chunk: int) -> str:
         return f"{self._base}/cycle/{cycle_id}/seats/{chunk}"
 
+    def barrier_entered(self, cycle_id: int) -> str:
+        return self.agent(cycle_id, "barrier/entered")
+
+    def barrier_complete(self, cycle_id: int) -> str:
+        return self.agent(cycle_id, "barrier/complete")
+
     def agent(self, cycle_id: int, key: str) -> str:
         """Where the elastic agent's own key lives: what it writes in a cycle dies with the cycle."""
         return f"{self._base}/cycle/{cycle_id}/agent/{key}"
@@ -90,6 +96,8 @@ def shard_count(max_nodes: int) -> int:
 
 _encoder = msgspec.json.Encoder()
 _record: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+_UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What strict decoding raises on hostile bytes; deep nesting overflows before it is found invalid."""
 _version = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -125,7 +133,7 @@ def decode_records(data: bytes, epoch: str, cycle_id: int, arrived: int) -> tupl
         try:
             record = _record.decode(line) if len(line) <= MAX_RECORD_BYTES else None
             reason = _fault(record, len(line), epoch, cycle_id, arrived)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNDECODABLE as error:
             record, reason = None, _undecodable(line, error)
         if record is not None and reason is None:
             records.append(record)
@@ -154,7 +162,7 @@ def _undecodable(line: bytes, error: Exception) -> str:
     """A record of another version often differs in fields too: name the version, it is the cause."""
     try:
         version = msgspec.json.decode(_version.decode(line)["v"], type=int)
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+    except (*_UNDECODABLE, KeyError):
         return f"does not decode: {error}"
     if version != FORMAT:
         return f"format {version}, this run speaks {FORMAT}: install the same ft-rendezvous everywhere"

@@ -15,6 +15,7 @@ class Progress:
     looked_up: int = 0
     trained_in: int = 0
     reported_in: int = 0
+    finished_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,8 @@ ROLE_TABLE: dict[tuple[Role, NodeStep], Role] = {
     (Role.HOT_SPARE, NodeStep.ARRIVE): Role.ARRIVED,
     (Role.HOT_SPARE, NodeStep.PASS_OVER): Role.HOT_SPARE,
     (Role.HOT_SPARE, NodeStep.REOPEN): Role.HOT_SPARE,
+    # Its workers ended well in the cycle before the one that was sealed without it.
+    (Role.HOT_SPARE, NodeStep.FINISH): Role.FINISHED,
     (Role.ARRIVED, NodeStep.WITHDRAW): Role.HOT_SPARE,
     (Role.ARRIVED, NodeStep.PLACE): Role.ACTIVE,
     (Role.ARRIVED, NodeStep.PASS_OVER): Role.STANDBY,

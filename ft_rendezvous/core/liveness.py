@@ -25,6 +25,8 @@ def acknowledged(counter: int) -> int:
 class Lease:
     counter: int
     seen_at: float
+    behind_since: float | None = None
+    """Since when the node has not acted upon an event that is out, if so."""
 
 
 @dataclass(slots=True)
@@ -43,8 +45,8 @@ class LeaseTable:
     def revoke(self, incarnation: str) -> None:
         self.leases.pop(incarnation, None)
 
-    def observe(self, counters: Mapping[str, int], now: float, planned_gap_s: float) -> None:
-        """Take in one reading of the beats.
+    def observe(self, counters: Mapping[str, int], now: float, planned_gap_s: float, published: int) -> None:
+        """Take in one reading of the beats; `published` is the newest event.
 
         An observer that was itself paused saw nothing, and that is not the nodes' fault: if this look comes
         more than a beat later than planned, every lease begins anew.
@@ -58,10 +60,27 @@ class LeaseTable:
                 lease.seen_at = now
             elif was_paused:
                 lease.seen_at = now
+            is_behind = acknowledged(max(counter, 0)) < published
+            if not is_behind:
+                lease.behind_since = None
+            elif lease.behind_since is None or was_paused:
+                lease.behind_since = now
 
     def judge_leases(self, now: float) -> list[str]:
         """Incarnations whose lease is over, given that `observe` has just been called with this `now`."""
         return [name for name, lease in self.leases.items() if now - lease.seen_at >= self.lease_s]
+
+    def judge_deaf(self, now: float) -> list[str]:
+        """Incarnations that beat and yet have not acted upon a published event for two leases.
+
+        Their ear is gone: they would train on in a world that is over, or wait for ever.
+        """
+        patience_s = 2 * self.lease_s
+        return [
+            name
+            for name, lease in self.leases.items()
+            if lease.behind_since is not None and now - lease.behind_since >= patience_s
+        ]
 
     def first_expiry(self) -> float | None:
         """When the next lease ends if nothing more is seen of its node."""

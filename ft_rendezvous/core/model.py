@@ -5,7 +5,6 @@ Pure data. What travels through the store is a msgspec struct, so that decoding 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -74,6 +73,8 @@ class Arrival(Record, frozen=True, kw_only=True, tag="arrive"):
     node: NodeInfo
     bootstrap_addr: str
     bootstrap_port: int
+    is_return: bool = False
+    """This process was in the run before, under another incarnation: it is not a newer start."""
 
 
 class Withdrawal(Record, frozen=True, kw_only=True, tag="withdraw"):
@@ -124,11 +125,16 @@ class WorkersFailed(Why, frozen=True, tag="workers_failed"):
 
 
 class NodesLost(Why, frozen=True, tag="nodes_lost"):
+    """Names the first few only: every live node reads this, also when thousands are lost at once."""
+
     nodes: tuple[str, ...]
     ranks: tuple[int, ...]
+    count: int = 1
 
     def __str__(self) -> str:
-        return f"lost {join_some(self.nodes)} (rank {join_some([str(rank) for rank in self.ranks])})"
+        named = ", ".join(f"{node} (rank {rank})" for node, rank in zip(self.nodes, self.ranks, strict=True))
+        rest = self.count - len(self.nodes)
+        return f"lost {named}" + (f" and {rest} more" if rest else "")
 
 
 class NodeLeft(Why, frozen=True, tag="node_left"):
@@ -235,13 +241,11 @@ class Placement:
     standbys: tuple[str, ...]
 
 
+NAMED = 8
+"""How many nodes a reason names."""
+
+
 def node_name(node: NodeInfo) -> str:
     """How logs and errors call a node."""
     rank = "" if node.infra_rank is None else f"infra rank {node.infra_rank} at "
     return f"{rank}{node.addr} pid {node.pid}"
-
-
-def join_some(names: Sequence[str], most: int = 8) -> str:
-    """The first few names, and how many more there are."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

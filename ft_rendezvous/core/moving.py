@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ft_rendezvous.core.model import AnyWhy, NodesLost, Verdict, VerdictKind
+from ft_rendezvous.core.model import NAMED, AnyWhy, NodesLost, Verdict, VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ def decide_move(unfinished_count: int, troubles: Sequence[AnyWhy]) -> MoveDecisi
     if isinstance(first, NodesLost):
         lost = [trouble for trouble in troubles if isinstance(trouble, NodesLost)]
         first = NodesLost(
-            nodes=tuple(name for trouble in lost for name in trouble.nodes),
-            ranks=tuple(rank for trouble in lost for rank in trouble.ranks),
+            nodes=tuple(name for trouble in lost[:NAMED] for name in trouble.nodes),
+            ranks=tuple(rank for trouble in lost[:NAMED] for rank in trouble.ranks),
+            count=len(lost),
         )
     return OpenNext(first)

@@ -44,6 +44,7 @@ class Fence:
     """An incarnation whose part is over, and the reason to tell it."""
 
     incarnation: str
+    node: str
     reason: str
     is_refusal: bool
     """The node did something wrong and must not try again."""
@@ -65,6 +66,8 @@ class Roster:
     finished_live_count: int = 0
     spent_count: int = 0
     """Nodes that left since the last seal because their own agent gave up."""
+    left_count: int = 0
+    """Nodes that left since the last seal for reasons of their own."""
     troubles: list[AnyWhy] = field(default_factory=list)
     """What happened to the sealed world, in the order it was read: each a reason to open the next cycle."""
     by_infra_rank: dict[int, str] = field(default_factory=dict)
@@ -128,20 +131,24 @@ class Roster:
         holder = self.members.get(self.by_infra_rank.get(arrival.node.infra_rank, ""))
         if holder is None:
             return []
-        if holder.arrival.node.addr == arrival.node.addr:
-            old = holder.arrival.incarnation
-            fence = Fence(old, f"replaced by a newer start of {holder.name}", is_refusal=True)
-            self.drop(old)
-            return [fence]
+        old, newcomer = holder.arrival.node, arrival.node
+        is_late_return = arrival.is_return and newcomer.pid != old.pid
+        if newcomer.addr == old.addr and not is_late_return:
+            reason = f"{node_name(newcomer)} is a newer start of {holder.name}"
+            incarnation = holder.arrival.incarnation
+            self.drop(incarnation)
+            return [Fence(incarnation, holder.name, reason, is_refusal=True)]
         self.fenced.add(arrival.incarnation)
         reason = (
-            f"infra rank {arrival.node.infra_rank} is claimed by {node_name(arrival.node)} and held by "
-            f"{holder.name}: give every node its own (--rdzv-conf infra_rank=N or FT_INFRA_RANK)"
+            f"{holder.name} was started in its place while it was out of touch"
+            if newcomer.addr == old.addr
+            else f"infra rank {newcomer.infra_rank} is claimed by {node_name(newcomer)} and held by {holder.name}: "
+            "give every node its own (--rdzv-conf infra_rank=N or FT_INFRA_RANK)"
         )
-        return [Fence(arrival.incarnation, reason, is_refusal=True)]
+        return [Fence(arrival.incarnation, node_name(newcomer), reason, is_refusal=True)]
 
     def _finish(self, incarnation: str, member: Member) -> None:
-        if member.role in (Role.ACTIVE, Role.AWAITED):
+        if member.role in (Role.ACTIVE, Role.AWAITED, Role.HOT_SPARE):
             member.role = next_role(member.role, NodeStep.FINISH)
             self.unfinished.discard(incarnation)
             self.awaited.pop(incarnation, None)
@@ -149,13 +156,15 @@ class Roster:
             self.finished_live_count += 1
 
     def _goodbye(self, goodbye: Goodbye, member: Member) -> None:
-        if goodbye.outcome is Outcome.SUCCEEDED:
+        if goodbye.outcome is Outcome.SUCCEEDED and member.role in (Role.ACTIVE, Role.AWAITED):
             self._finish(goodbye.incarnation, member)
         if member.role is Role.ACTIVE:
             rank = self._ranks[goodbye.incarnation]
             self.troubles.append(NodeLeft(member.name, rank, goodbye.outcome, goodbye.reason))
         if goodbye.outcome is Outcome.FAILED:
             self.spent_count += 1
+        elif goodbye.outcome is Outcome.LEFT:
+            self.left_count += 1
         self._remove(goodbye.incarnation)
 
     # --- what the coordinator decides ---------------------------------------------------------------
@@ -190,7 +199,7 @@ class Roster:
         self.world = tuple(self.arrived[incarnation] for incarnation in placement.ranks)
         self._ranks = {incarnation: rank for rank, incarnation in enumerate(placement.ranks)}
         self.unfinished = set(placement.ranks)
-        self.spent_count = 0
+        self.spent_count = self.left_count = 0
         for incarnation in placement.ranks:
             member = self.members[incarnation]
             member.role = next_role(member.role, NodeStep.PLACE)

@@ -9,10 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from ft_rendezvous.core.model import Arrival, node_name
-
-NAMED = 8
-"""How many nodes a reason names."""
+from ft_rendezvous.core.model import NAMED, Arrival, VerdictKind, node_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,8 @@ class SealView:
     """Live nodes that have arrived or still can."""
     finished_count: int
     spent_count: int
+    left_count: int
+    """Nodes that said goodbye since the last seal for reasons of their own."""
     enough_since: float | None
     """Since when there have been enough arrivals."""
     disagrees_since: float | None
@@ -103,8 +102,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """This cycle can never be sealed: the run has failed."""
+    """This cycle can never be sealed: the run is over."""
 
+    kind: VerdictKind
     reason: str
 
 
@@ -115,12 +115,14 @@ def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
     """Seal once enough nodes are there, those expected back are there or late, and the read is settled."""
     wanted, arrived = rules.world_size, len(view.arrived)
     if view.joinable_count < wanted and (view.finished_count or view.spent_count):
-        return GiveUp(_hopeless(view, wanted))
+        return GiveUp(VerdictKind.FAILED, _hopeless(view, wanted))
+    if view.joinable_count == 0 and view.left_count:
+        return GiveUp(VerdictKind.CANCELLED, "every node has left")
     if arrived < wanted:
         deadline = view.opened_at + rules.join_s
         reason = NeedsNodes(arrived, wanted, _missing(view))
         if now >= deadline:
-            return GiveUp(f"join_timeout of {rules.join_s:g} s is over: {reason}")
+            return GiveUp(VerdictKind.FAILED, f"join_timeout of {rules.join_s:g} s is over: {reason}")
         return Wait(reason, deadline)
     last_call = view.opened_at + rules.last_call_s
     if view.awaited and now < last_call:

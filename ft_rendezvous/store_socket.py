@@ -1,0 +1,131 @@
+"""A plain socket that speaks just enough of TCPStore's wire protocol: greet, and block on a key.
+
+Why not a second TCPStore client:
+
+- its blocked `get` sits in C++ until the key appears; a process that ends meanwhile aborts (exit code 134), and
+  nothing can wake it. A socket can be closed from another thread;
+- given a listener that never answers, its constructor does not come back within ten minutes, whatever its timeout;
+- it prints C++ stack traces when a connection is lost, which here is an event like any other.
+
+The contract tests compare every byte used here with what torch's own client sends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+from enum import StrEnum
+from typing import Any
+
+from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.ports import Get, Op
+from ft_rendezvous.settings import format_endpoint
+
+_VALIDATE, _GET, _WAIT, _PING = b"\x00", b"\x03", b"\x06", b"\x0d"
+_MAGIC = struct.pack("<I", 0x3C85F7CE)
+_STOPPED_WAITING = b"\x00"
+GREETING_TIMEOUT_S = 3.0
+
+
+class Found(StrEnum):
+    """What is at an endpoint."""
+
+    STORE = "a TCPStore"
+    NOTHING = "nothing listens there"
+    NO_ANSWER = "no answer from that host or port"
+    HUNG_UP = "something listens there and hangs up"
+    STRANGER = "another program listens there"
+    UNKNOWN_HOST = "the host name does not resolve"
+
+
+class _Unfit(Exception):
+    def __init__(self, found: Found) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+class StoreSocket:
+    """One connection for one thread, which may block on it for as long as it takes."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._endpoint = format_endpoint(host, port)
+        try:
+            self._socket = _greet(host, port)
+        except _Unfit as unfit:
+            raise StoreUnavailable(self._endpoint, str(unfit.found)) from unfit
+
+    def perform(self, op: Op) -> Any:
+        """The value of a key, once it exists; empty if it was deleted at that very moment."""
+        assert isinstance(op, Get), "this connection only reads"
+        key = _text("/" + op.key)
+        try:
+            self._socket.sendall(_WAIT + struct.pack("<Q", 1) + key)
+            if _receive(self._socket, 1) != _STOPPED_WAITING:
+                raise StoreUnavailable(self._endpoint, "the store ended the wait")
+            self._socket.sendall(_GET + key)
+            (length,) = struct.unpack("<Q", _receive(self._socket, 8))
+            return _receive(self._socket, length)
+        except (OSError, _Unfit) as error:
+            raise StoreUnavailable(self._endpoint, "the connection is lost; its host died or left") from error
+
+    def close(self) -> None:
+        """End the connection; a thread that is blocked on it gets StoreUnavailable."""
+        with contextlib.suppress(OSError):  # The other side may have been first.
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def probe(host: str, port: int) -> Found:
+    """Ask, in bounded time, whether a TCPStore is there."""
+    try:
+        _greet(host, port).close()
+    except _Unfit as unfit:
+        return unfit.found
+    return Found.STORE
+
+
+def _greet(host: str, port: int) -> socket.socket:
+    """A connection whose other end has proved to be a TCPStore by echoing a ping."""
+    nonce = struct.pack("<I", random.getrandbits(32))
+    try:
+        sock = socket.create_connection((host, port), timeout=GREETING_TIMEOUT_S)
+    except TimeoutError as error:
+        raise _Unfit(Found.NO_ANSWER) from error
+    except socket.gaierror as error:
+        raise _Unfit(Found.UNKNOWN_HOST) from error
+    except OSError as error:
+        raise _Unfit(Found.NOTHING) from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.sendall(_VALIDATE + _MAGIC + _PING + nonce)
+        if _receive(sock, len(nonce)) != nonce:
+            raise _Unfit(Found.STRANGER)
+        sock.settimeout(None)
+    except TimeoutError as error:
+        sock.close()
+        raise _Unfit(Found.NO_ANSWER) from error
+    except OSError as error:
+        sock.close()
+        raise _Unfit(Found.HUNG_UP) from error
+    except _Unfit:
+        sock.close()
+        raise
+    return sock
+
+
+def _receive(sock: socket.socket, size_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    while size_bytes > 0:
+        part = sock.recv(min(size_bytes, 1 << 20))
+        if not part:
+            raise _Unfit(Found.HUNG_UP)
+        parts.append(part)
+        size_bytes -= len(part)
+    return b"".join(parts)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
