@@ -54,20 +54,22 @@ def open_session(settings: Settings, node: NodeInfo, journal: Journal = log_entr
     host = _try_to_host(settings, journal)
     try:
         address = settings.node.endpoint_host if host is None else "localhost"
-        return _link_up(settings, node, host, *_find(settings, address, deadline))
+        session = _link_up(settings, node, _find(settings, address, deadline))
     except BaseException:
         if host is not None:
             host.stop()
         raise
+    session.host = host
+    return session
 
 
 def reopen_link(settings: Settings, node: NodeInfo, epoch: str, patience_s: float) -> Session:
     """Connect once more to the store this run began with; never host, never accept another epoch."""
     deadline = time.monotonic() + patience_s
-    address, store, identity = _find(settings, settings.node.endpoint_host, deadline)
-    if identity.epoch != epoch:
+    reached = _find(settings, settings.node.endpoint_host, deadline)
+    if reached.identity.epoch != epoch:
         raise StoreUnavailable(settings.node.endpoint, "the store is a new one; this run ended with the old")
-    return _link_up(settings, node, None, address, store, identity)
+    return _link_up(settings, node, reached)
 
 
 def serve(settings: RunSettings, port: int, journal: Journal = log_entry) -> Host:
@@ -107,15 +109,33 @@ def _should_host(settings: Settings) -> bool:
     return route is not None and route[1]
 
 
-def _find(settings: Settings, address: str, deadline: float) -> tuple[str, TcpStore, Identity]:
-    """The run's store at this address, and its checked identity."""
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """The run's store, found to be the right one."""
+
+    address: str
+    store: TcpStore
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class _NotYet:
+    """The run's store is not there."""
+
+    fact: str
+    is_other: bool
+    """Somebody else's program is, so that waiting for long cannot help."""
+
+
+def _find(settings: Settings, address: str, deadline: float) -> _Reached:
+    """The run's store at this address, once it is there."""
     began = time.monotonic()
     pause_s = 0.02
     told = ""
     while True:
         found = _greet(settings, address)
-        if not isinstance(found, _NotYet):
-            return address, *found
+        if isinstance(found, _Reached):
+            return found
         now = time.monotonic()
         endpoint = settings.node.endpoint
         if found.is_other and now >= min(deadline, began + STRANGER_PATIENCE_S):
@@ -129,16 +149,7 @@ def _find(settings: Settings, address: str, deadline: float) -> tuple[str, TcpSt
         pause_s = min(pause_s * 1.5, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _NotYet:
-    """The run's store is not there."""
-
-    fact: str
-    is_other: bool
-    """Somebody else's program is, so that waiting for long cannot help."""
-
-
-def _greet(settings: Settings, address: str) -> tuple[TcpStore, Identity] | _NotYet:
+def _greet(settings: Settings, address: str) -> _Reached | _NotYet:
     port = settings.node.endpoint_port
     found = probe(address, port)
     if found is not Found.STORE:
@@ -154,7 +165,7 @@ def _greet(settings: Settings, address: str) -> tuple[TcpStore, Identity] | _Not
         fact = f"the store there serves run {identity.run_id!r}, not {settings.run.run_id!r}"
         return _NotYet(fact, is_other=True)
     _check_settings(identity, settings.run)
-    return store, identity
+    return _Reached(address, store, identity)
 
 
 def _identify(store: TcpStore) -> Identity | None:
@@ -172,12 +183,10 @@ def _check_settings(identity: Identity, run: RunSettings) -> None:
         )
 
 
-def _link_up(
-    settings: Settings, node: NodeInfo, host: Host | None, address: str, store: TcpStore, identity: Identity
-) -> Session:
+def _link_up(settings: Settings, node: NodeInfo, reached: _Reached) -> Session:
     bootstrap = Bootstrap(node.addr)
     participant = Participant(
-        epoch=identity.epoch,
+        epoch=reached.identity.epoch,
         node=node,
         lease_s=settings.run.lease_s,
         clock=time.monotonic,
@@ -185,6 +194,7 @@ def _link_up(
         hold_bootstrap=bootstrap.hold,
         on_enlisted=lambda: None,
     )
-    port = settings.node.endpoint_port
-    link = Link(store, lambda: StoreSocket(address, port), participant, settings.run.beat_s, settings.node.endpoint)
-    return Session(settings, link, bootstrap, host)
+    address, port = reached.address, settings.node.endpoint_port
+    beat_s, endpoint = settings.run.beat_s, settings.node.endpoint
+    link = Link(reached.store, lambda: StoreSocket(address, port), participant, beat_s, endpoint)
+    return Session(settings, link, bootstrap)
