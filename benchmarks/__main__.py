@@ -1,0 +1,64 @@
+"""`python -m benchmarks [--quick] [--only NAME]... [--json PATH]`"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import machine, report
+from benchmarks.children import prepare_environment
+from benchmarks.measure import Case, run_case
+from benchmarks.registry import BENCHMARKS
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    prepare_environment()
+    facts = machine.describe()
+    names = options.only or list(BENCHMARKS)
+    rows = _run([case for name in names for case in BENCHMARKS[name](options.quick)])
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(report.table_of(rows, facts))
+    for warning in report.warnings_of(facts):
+        console.print(f"note: {warning}", style="yellow")
+    report.write_json(options.json, facts, options.quick, rows)
+    console.print(f"written to {options.json}", soft_wrap=True)
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare ft_rendezvous with the field.")
+    parser.add_argument("--quick", action="store_true", help="a smoke run of less than 40 s: small cases, few rounds")
+    parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="this benchmark; may be repeated")
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    parser.add_argument("--json", type=Path, default=RESULTS / f"{stamp}.json", help="where to write the results")
+    return parser.parse_args(arguments)
+
+
+def _run(cases: Sequence[Case]) -> list[report.Row]:
+    rows: list[report.Row] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=sum(case.turns for case in cases))
+        done = 0
+        for case in cases:
+
+            def tell(turn: int, contender: str, case: Case = case, done: int = done) -> None:
+                label = f"{case.benchmark}, {case.name}: {contender}"
+                progress.update(task, description=label, completed=done + turn)
+
+            rows.extend(report.rows_of(case, run_case(case, tell)))
+            done += case.turns
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What ft_rendezvous is compared with."""

@@ -1,0 +1,70 @@
+"""`codec`: records to bytes and back, without any store.
+
+Ours checks every record (version, epoch, cycle, incarnation, number) and survives a bad one. "Bare msgspec"
+does neither: it is the floor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from benchmarks.baselines.slots import decode_json
+from benchmarks.measure import OURS, Case, Sample, require, timed
+from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
+from ft_rendezvous import wire
+from ft_rendezvous.core.model import AnyRecord
+
+NAME = "codec"
+COUNT = 10_000
+_lines: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+_encoder = msgspec.json.Encoder()
+
+
+def cases(is_quick: bool) -> list[Case]:
+    rounds = 3 if is_quick else 15
+    return [
+        Case(NAME, f"encode {COUNT:,} arrivals", rounds, _prepare_encode),
+        Case(NAME, f"decode {COUNT:,} arrivals", rounds, _prepare_decode),
+    ]
+
+
+@contextmanager
+def _prepare_encode() -> Iterator[Mapping[str, Sample]]:
+    arrivals = make_arrivals(COUNT)
+    plain = [msgspec.to_builtins(arrival) for arrival in arrivals]
+    yield {
+        OURS: partial(_sample_encode, lambda: [wire.encode_record(arrival) for arrival in arrivals]),
+        "JSON": partial(_sample_encode, lambda: [json.dumps(arrival).encode() for arrival in plain]),
+        "bare msgspec": partial(_sample_encode, lambda: [_encoder.encode(arrival) for arrival in arrivals]),
+    }
+
+
+@contextmanager
+def _prepare_decode() -> Iterator[Mapping[str, Sample]]:
+    records = [wire.encode_record(arrival) for arrival in make_arrivals(COUNT)]
+    log = b"".join(records)
+    lines = b"".join(record.removeprefix(b"\n") for record in records)
+    yield {
+        OURS: partial(_sample_decode, lambda: wire.decode_records(log, EPOCH, CYCLE_ID, COUNT)[0]),
+        "JSON": partial(_sample_decode, lambda: decode_json(lines.splitlines())),
+        "bare msgspec": partial(_sample_decode, lambda: _lines.decode_lines(lines)),
+    }
+
+
+def _sample_encode(encode: Callable[[], list[bytes]]) -> float:
+    seconds, encoded = timed(encode)
+    require(len(encoded) == COUNT, f"{len(encoded)} records instead of {COUNT}")
+    require(msgspec.json.decode(encoded[-1])["seq"] == COUNT, "the last record is not the last arrival")
+    return seconds
+
+
+def _sample_decode(decode: Callable[[], Sequence[Any]]) -> float:
+    seconds, records = timed(decode)
+    require([record.seq for record in records] == list(range(1, COUNT + 1)), "records are missing")
+    return seconds

@@ -1,0 +1,32 @@
+"""Made-up nodes whose arrivals look like a real cluster's, in the bytes that matter."""
+
+from __future__ import annotations
+
+from ft_rendezvous.core.model import Arrival, NodeInfo
+
+EPOCH = "00000000000e90c4"
+CYCLE_ID = 1
+
+
+def make_arrivals(count: int) -> list[Arrival]:
+    """Arrivals of nodes with eight GPUs each, eighteen nodes to a domain."""
+    return [
+        Arrival(
+            epoch=EPOCH,
+            cycle_id=CYCLE_ID,
+            incarnation=f"{index:016x}",
+            seq=index + 1,
+            node=NodeInfo(
+                addr=f"node-{index:05d}.cluster.local",
+                pid=100_000 + index,
+                infra_rank=index,
+                domain_id=f"rack-{index // 18:04d}",
+                role="default",
+                local_world_size=8,
+                digest="0123456789abcdef",
+            ),
+            bootstrap_addr=f"node-{index:05d}.cluster.local",
+            bootstrap_port=30_000 + index % 20_000,
+        )
+        for index in range(count)
+    ]

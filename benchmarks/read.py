@@ -1,0 +1,124 @@
+"""`read`: a consistent snapshot of all nodes of a cycle, as typed records.
+
+What the coordinator does at every look. The first read decodes everything; a re-read finds nothing new. The
+slot layout has no cheaper way to know that no slot has changed than to read them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from torch.distributed import Store, TCPStore
+
+from benchmarks.baselines import raw
+from benchmarks.baselines.slots import decode_json, decode_msgspec, read_slots, write_slots
+from benchmarks.children import serving
+from benchmarks.measure import OURS, Case, Sample, require, timed
+from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
+from ft_rendezvous import board, wire
+from ft_rendezvous.core.model import Arrival
+from ft_rendezvous.ports import perform_move
+from ft_rendezvous.tcp_store import TcpStore
+from ft_rendezvous.wire import Keys
+
+NAME = "read"
+BLOB_KEY = "blob"
+
+
+def cases(is_quick: bool) -> list[Case]:
+    rounds_by_count = {1_000: 5, 10_000: 1} if is_quick else {1_000: 15, 10_000: 15}
+    return [
+        Case(
+            NAME,
+            f"{count:,} nodes, {'re-read' if is_again else 'first read'}",
+            rounds,
+            partial(_prepare, count, is_again),
+        )
+        for count, rounds in rounds_by_count.items()
+        for is_again in (False, True)
+    ]
+
+
+@contextmanager
+def _prepare(count: int, is_again: bool) -> Iterator[Mapping[str, Sample]]:
+    with serving(raw.serve) as port:
+        store = TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
+        size_bytes = fill(store, count)
+        others = {
+            "slots, JSON": partial(sample_slots, store, count, decode_json),
+            "slots, msgspec": partial(sample_slots, store, count, decode_msgspec),
+            "raw get": partial(_sample_get, store, size_bytes),
+        }
+        if is_again:
+            yield {
+                OURS: partial(_sample_again, store, count),
+                **{name: _second(sample) for name, sample in others.items()},
+            }
+        else:
+            yield {OURS: partial(sample_ours, store, count), **others}
+
+
+def _second(sample: Sample) -> Sample:
+    """The second of two samples: ours comes warm from its first read, so shall the others."""
+    return lambda: (sample(), sample())[1]
+
+
+def fill(store: Store, count: int) -> int:
+    """Let `count` nodes arrive in every layout. Returns the bytes of their records."""
+    keys, shards = Keys(EPOCH), wire.shard_count(count)
+    arrivals = make_arrivals(count)
+    logs = [b""] * shards
+    for arrival in arrivals:
+        logs[wire.shard_of(arrival.incarnation, shards)] += wire.encode_record(arrival)
+    names = [keys.log(CYCLE_ID, shard) for shard in range(shards)]
+    store.multi_set(  # type: ignore[attr-defined]
+        [*names, keys.arrived(CYCLE_ID), keys.withdrawn(CYCLE_ID), BLOB_KEY],
+        [*logs, str(count).encode(), b"0", b"".join(logs)],
+    )
+    write_slots(store, arrivals)
+    return sum(map(len, logs))
+
+
+def sample_ours(store: TCPStore, count: int) -> float:
+    seconds, (reader, reading) = timed(partial(_read_first, store, count))
+    _check_first(reader, reading, count)
+    return seconds
+
+
+def _sample_again(store: TCPStore, count: int) -> float:
+    reader, reading = _read_first(store, count)
+    _check_first(reader, reading, count)
+    seconds, again = timed(lambda: _read(store, reader))
+    require(not again.records and not again.bad, "the re-read found something that was not written")
+    require(reader.is_consistent and reader.arrivals_read == count, "the re-read lost track")
+    return seconds
+
+
+def _read_first(store: TCPStore, count: int) -> tuple[board.LogReader, board.Reading]:
+    reader = board.LogReader(EPOCH, CYCLE_ID, wire.shard_count(count))
+    return reader, _read(store, reader)
+
+
+def _read(store: TCPStore, reader: board.LogReader) -> board.Reading:
+    return perform_move(TcpStore(store, "benchmark"), board.read_logs(Keys(EPOCH), [reader]))
+
+
+def _check_first(reader: board.LogReader, reading: board.Reading, count: int) -> None:
+    require(reader.is_consistent and not reading.bad, "counts and records disagree")
+    numbers = sorted(record.seq for record in reading.records if isinstance(record, Arrival))
+    require(numbers == list(range(1, count + 1)), f"{len(reading.records)} records instead of {count}")
+
+
+def sample_slots(store: TCPStore, count: int, decode: Callable[[Sequence[bytes]], list[Any]]) -> float:
+    seconds, records = timed(lambda: read_slots(store, decode))
+    require([record.seq for record in records] == list(range(1, count + 1)), "slots are missing")
+    return seconds
+
+
+def _sample_get(store: TCPStore, size_bytes: int) -> float:
+    seconds, blob = timed(lambda: store.get(BLOB_KEY))
+    require(len(blob) == size_bytes, "bytes are missing")
+    return seconds

@@ -1,0 +1,10 @@
+"""All benchmarks, by name. A benchmark is a module with a NAME and its cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks import codec, form, read
+from benchmarks.measure import Case
+
+BENCHMARKS: dict[str, Callable[[bool], list[Case]]] = {module.NAME: module.cases for module in (codec, read, form)}

@@ -1,0 +1,154 @@
+"""The `ftr` command: what it offers and how it says no. Each command's work is in a module of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ft_rendezvous import __version__
+from ft_rendezvous.cli.exits import FAILED, MISUSED, EndedBySignal, ended_by_signal
+from ft_rendezvous.errors import ConfigError
+
+app = typer.Typer(
+    name="ftr",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Training itself is started with torchrun: "
+    "`torchrun --nnodes=8:10 --max-restarts=100 --rdzv-backend=ft --rdzv-endpoint=HOST:29400 --rdzv-id=JOB train.py`",
+)
+
+
+class LogLevel(StrEnum):
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"ft-rendezvous {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def ftr(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """A fault-tolerant rendezvous for PyTorch: `torchrun --rdzv-backend=ft`.
+
+    Active nodes train, spares wait. When a node dies, a spare takes its rank, the other ranks stay where they are,
+    and training goes on from its checkpoint.
+    """
+    del version
+
+
+@app.command()
+def demo(  # noqa: PLR0917
+    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Active nodes: those that train.")] = 3,
+    spares: Annotated[int, typer.Option(min=0, metavar="N", help="Hot spares: those that wait for a rank.")] = 1,
+    steps: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Training steps; a checkpoint is saved at every fifth.")
+    ] = 40,
+    lease: Annotated[
+        float, typer.Option(min=1.0, metavar="SECONDS", help="A node not heard of for this long is dead.")
+    ] = 3.0,
+    kill: Annotated[
+        bool, typer.Option("--kill/--no-kill", help="Kill an active node on the way, or let all train in peace.")
+    ] = True,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", file_okay=False, help="An empty or new directory for logs and checkpoint; it is kept."),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the temporary directory; after a failure it is always kept.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, metavar="SECONDS", help="End everything after this long; the demo has failed.")
+    ] = 180.0,
+) -> None:
+    """Watch a killed node being replaced, on this machine, in under a minute.
+
+    Starts real torchrun processes with a small DistributedDataParallel training on gloo. After some steps one active
+    node is killed (SIGKILL, agent and workers). A hot spare takes its rank, training resumes from the checkpoint and
+    finishes.
+
+    Exit code: 0 if all of that happened, 1 if any of it did not, 2 for options that cannot work, 130 after Ctrl-C.
+    """
+    from ft_rendezvous.cli.demo import Plan, run_demo  # noqa: PLC0415
+
+    with _telling_errors("every process of the demo has been ended"):
+        plan = Plan(actives=nodes, spares=spares, steps=steps, lease_s=lease, kills=kill, timeout_s=timeout)
+        is_kept = run_demo(plan, directory, keep)
+    raise typer.Exit(0 if is_kept else FAILED)
+
+
+@app.command()
+def serve(
+    endpoint: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where nodes find the store: their --rdzv-endpoint.")
+    ],
+    rdzv_id: Annotated[str, typer.Option("--rdzv-id", metavar="ID", help="The run's name: the nodes' --rdzv-id.")],
+    nnodes: Annotated[
+        str, typer.Option(metavar="MIN:MAX", help="How many nodes train, and how many may come: the nodes' --nnodes.")
+    ],
+    rdzv_conf: Annotated[
+        str, typer.Option("--rdzv-conf", metavar="K=V,...", help="The nodes' --rdzv-conf; see **ftr settings**.")
+    ] = "",
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="FT_LOGLEVEL", case_sensitive=False, help="DEBUG shows every node's coming.")
+    ] = LogLevel.INFO,
+) -> None:
+    """Host a run's store and coordinator, apart from the nodes.
+
+    The first node on the endpoint's machine does this by itself. A store of its own outlives every compute node. It
+    stays until the run is closed and all nodes have gone. Start order does not matter.
+
+    Exit code: 0 the run succeeded, 1 it failed, 3 it was cancelled, 2 it could not be served; 130 or 143 after
+    SIGINT or SIGTERM, which end the run for all its nodes.
+    """
+    from ft_rendezvous.cli.serve import parse_serve, run_serve  # noqa: PLC0415
+
+    with _telling_errors(f"the store of run {rdzv_id!r} ends here, and with it the run for all its nodes"):
+        code = run_serve(parse_serve(endpoint, rdzv_id, nnodes, rdzv_conf), log_level)
+    raise typer.Exit(code)
+
+
+@app.command()
+def settings() -> None:
+    """List what --rdzv-conf can say: keys, defaults, meaning.
+
+    A table on a terminal, markdown elsewhere.
+    """
+    from ft_rendezvous.cli.settings_view import print_settings  # noqa: PLC0415
+
+    print_settings(Console(), sys.stdout.isatty())
+
+
+@contextmanager
+def _telling_errors(after_signal: str) -> Iterator[None]:
+    """One line on stderr instead of a traceback, for what the user can act on or has asked for."""
+    try:
+        with ended_by_signal():
+            yield
+    except ConfigError as error:
+        print(f"ftr: {error}", file=sys.stderr)
+        raise typer.Exit(MISUSED) from error
+    except EndedBySignal as ended:
+        print(f"ftr: {ended}: {after_signal}", file=sys.stderr)
+        raise typer.Exit(ended.exit_code) from None
+
+
+if __name__ == "__main__":
+    app()

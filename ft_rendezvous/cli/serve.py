@@ -1,0 +1,89 @@
+"""`ftr serve`: a run's store and coordinator in a process of their own, which no compute node's loss ends."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+
+from ft_rendezvous.cli.exits import CANCELLED, FAILED
+from ft_rendezvous.core.model import Verdict, VerdictKind
+from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.settings import Settings, parse_settings
+
+log = logging.getLogger("ft_rendezvous")
+
+EXIT_CODES = {VerdictKind.SUCCEEDED: 0, VerdictKind.FAILED: FAILED, VerdictKind.CANCELLED: CANCELLED}
+
+
+def parse_nnodes(text: str) -> tuple[int, int]:
+    """MIN and MAX of `MIN:MAX` or `N`, as torchrun reads it."""
+    least, _, most = text.partition(":")
+    if not least.isdecimal() or not (most or least).isdecimal():
+        raise ConfigError(f"--nnodes={text} is not MIN:MAX, for example --nnodes=8:10")
+    return int(least), int(most or least)
+
+
+def parse_conf(text: str) -> dict[str, str]:
+    """The settings of `k=v,k=v`, as torchrun reads them."""
+    conf: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            raise ConfigError(f"--rdzv-conf: {part!r} is not key=value")
+        conf[key] = value
+    return conf
+
+
+def parse_serve(endpoint: str, run_id: str, nnodes: str, conf: str) -> Settings:
+    """All settings of the store, checked before anything is started. Raises ConfigError."""
+    min_nodes, max_nodes = parse_nnodes(nnodes)
+    return parse_settings(
+        endpoint=endpoint, run_id=run_id, min_nodes=min_nodes, max_nodes=max_nodes, conf=parse_conf(conf)
+    )
+
+
+def run_serve(settings: Settings, log_level: str) -> int:
+    """Serve until the run is closed and all have gone. Returns the exit code that tells its verdict."""
+    # Both import torch, which takes seconds; a bad setting is told before.
+    from ft_rendezvous import net  # noqa: PLC0415
+    from ft_rendezvous.session import serve  # noqa: PLC0415
+
+    show_logs(log_level)
+    endpoint, run_id = settings.node.endpoint, settings.run.run_id
+    route = net.route_to(settings.node.endpoint_host, settings.node.endpoint_port)
+    if route is None or not route[1]:
+        log.warning("the endpoint %s does not name this machine: nodes will look for the store there", endpoint)
+    try:
+        host = serve(settings.run, settings.node.endpoint_port)
+    except OSError as error:
+        raise _cannot_listen(settings.node.endpoint_port, error) from error
+    log.info("serving run %r at %s for --nnodes=%s", run_id, endpoint, settings.run.as_dict()["nnodes"])
+    try:
+        host.wait()
+    finally:
+        verdict = host.verdict
+        host.stop()
+    return exit_code_of(verdict)
+
+
+def exit_code_of(verdict: Verdict | None) -> int:
+    return FAILED if verdict is None else EXIT_CODES[verdict.kind]
+
+
+def show_logs(level: str) -> None:
+    """Tell the run's story on stderr, in the form a node tells it."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("[ft %(asctime)s %(levelname)s] %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(level)
+    log.propagate = False
+
+
+def _cannot_listen(port: int, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"port {port} is taken on this machine: choose another in --endpoint, here and on all nodes, "
+            f"or find who has it with: ss -ltnp 'sport = :{port}'"
+        )
+    return ConfigError(f"port {port} cannot be listened on: {error.strerror}: choose another in --endpoint")

@@ -1,0 +1,144 @@
+"""Every contender does the work it is timed for, and a check notices when it does not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import TCPStore
+
+from benchmarks import form, ours, read
+from benchmarks.__main__ import main
+from benchmarks.baselines import c10d, raw
+from benchmarks.baselines.slots import COUNT_KEY, decode_json, read_slots
+from benchmarks.children import prepare_environment, serving
+from benchmarks.crowd import Formed, Seat
+from benchmarks.measure import WrongResult
+from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
+from ft_rendezvous import wire
+from ft_rendezvous.core.model import NodeInfo, Verdict
+from ft_rendezvous.participant import Changed, Participant, Place
+from ft_rendezvous.ports import Get, Op
+from ft_rendezvous.session import new_id
+from ft_rendezvous.tcp_store import connect
+from ft_rendezvous.wire import Keys
+
+COUNT = 50
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _environment() -> None:
+    prepare_environment()
+
+
+@pytest.fixture
+def store() -> Iterator[TCPStore]:
+    with serving(raw.serve) as port:
+        yield TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
+
+
+def test_both_layouts_hold_the_same_nodes(store: TCPStore) -> None:
+    read.fill(store, COUNT)
+    assert read.sample_ours(store, COUNT) > 0
+    assert read.sample_slots(store, COUNT, decode_json) > 0
+    assert [node.incarnation for node in read_slots(store, decode_json)] == [
+        arrival.incarnation for arrival in make_arrivals(COUNT)
+    ]
+
+
+def test_a_missing_node_is_noticed_in_either_layout(store: TCPStore) -> None:
+    read.fill(store, COUNT)
+    store.set(Keys(EPOCH).arrived(CYCLE_ID), str(COUNT + 1))
+    store.set(COUNT_KEY, str(COUNT - 1))
+    with pytest.raises(WrongResult):
+        read.sample_ours(store, COUNT)
+    with pytest.raises(WrongResult):
+        read.sample_slots(store, COUNT, decode_json)
+
+
+@pytest.mark.parametrize(
+    ("serve", "contender"),
+    [(partial(serving, ours.serve, 3), ours), (partial(serving, raw.serve), raw), (partial(serving, raw.serve), c10d)],
+    ids=["ours", "raw", "c10d"],
+)
+def test_a_contender_forms_a_world(serve, contender) -> None:  # type: ignore[no-untyped-def]
+    assert form.sample(3, serve, contender.form) > 0
+
+
+@pytest.mark.parametrize(
+    "seats",
+    [
+        [Seat(0, 2, "a:1"), Seat(0, 2, "a:1")],
+        [Seat(0, 2, "a:1")],
+        [Seat(0, 2, "a:1"), Seat(1, 2, "b:1")],
+        [Seat(0, 2, "a:1"), Seat(1, 3, "a:1")],
+    ],
+    ids=["rank twice", "rank missing", "two masters", "two sizes"],
+)
+def test_what_is_not_one_world_is_noticed(seats: list[Seat]) -> None:
+    with pytest.raises(WrongResult):
+        form.check(Formed(0.1, seats), 2)
+
+
+class Node:
+    """A node of ours, driven by hand, that remembers which operations it performed."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.store = connect(raw.HOST, port)
+        identity = wire.decode_identity(self.store.perform(Get(wire.IDENTITY_KEY)))
+        self.participant = Participant(
+            epoch=identity.epoch,
+            node=NodeInfo(addr=name, pid=1, digest=ours.run_settings(2).digest),
+            lease_s=60.0,
+            clock=time.monotonic,
+            new_incarnation=new_id,
+            hold_bootstrap=lambda _cycle_id: (name, 1),
+            on_enlisted=lambda: None,
+        )
+        self.flow = self.participant.next_place()
+        self.operations: list[str] = []
+
+    def go_on(self) -> Place | Verdict | None:
+        """Take part until there is nothing to do but wait; the place, once there is one."""
+        reply = None
+        while True:
+            try:
+                op = self.flow.send(reply)
+            except StopIteration as stop:
+                return stop.value
+            if isinstance(op, Changed):
+                return None
+            reply = self._perform(op)
+
+    def hear_event(self) -> None:
+        watch = self.participant.watch(self.participant.incarnation)
+        watch.send(self._perform(watch.send(None)))
+
+    def _perform(self, op: Op) -> Any:
+        self.operations.append(type(op).__name__.lower())
+        return self.store.perform(op)
+
+
+def test_raw_performs_what_a_node_of_ours_performs() -> None:
+    with serving(ours.serve, 2) as port:
+        first, second = Node(port, "first"), Node(port, "second")
+        assert first.go_on() is None
+        second.go_on()
+        first.hear_event()
+        assert isinstance(first.go_on(), Place)
+    assert tuple(first.operations) == raw.NODE_OPERATIONS
+
+
+def test_the_command_writes_a_file_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "results.json"
+    assert main(["--quick", "--only", "codec", "--json", str(path)]) == 0
+    content = json.loads(path.read_text())
+    assert content["machine"]["torch"]
+    assert content["is_quick"]
+    assert {row["contender"] for row in content["rows"]} == {"ours", "JSON", "bare msgspec"}
+    assert "decode 10,000" in capsys.readouterr().out

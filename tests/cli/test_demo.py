@@ -1,0 +1,119 @@
+"""`ftr demo`: once for real, and its judgement on stories that went otherwise."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import replace
+
+import pytest
+
+from ft_rendezvous.cli.demo_report import Report
+from ft_rendezvous.cli.demo_story import NodeState, Story, judge
+from tests.cli.conftest import Shell
+
+STEPS = 40
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_node_is_replaced_and_training_finishes(shell: Shell) -> None:
+    done = shell.ftr("demo", "--dir", shell.place / "demo", timeout_s=220)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the demo succeeded" in done.stdout
+    assert "cycle 2: node-3 took rank 1 from node-1" in done.stdout
+    resumed = re.search(r"cycle 2: resumed at step (\d+)", done.stdout)
+    assert resumed is not None
+    assert 0 < int(resumed[1]) < STEPS
+    assert re.search(r"from the kill to the first new step: \d+\.\d s", done.stdout)
+    assert "FAIL" not in done.stdout
+    assert not re.search(r"[^\x20-\x7e\n]", done.stdout), "control characters without a terminal"
+    assert (shell.place / "demo" / "checkpoint.pt").exists()
+    assert (shell.place / "demo" / "logs" / "node-1.log").exists()
+    assert shell.left_after_a_moment() == []
+
+
+@pytest.mark.timeout(120)
+def test_a_demo_that_is_interrupted_leaves_nothing(shell: Shell) -> None:
+    demo = shell.start_ftr("demo")
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if "joined the run" in line:
+            break
+    demo.send_signal(signal.SIGTERM)
+    _, errors = demo.communicate(timeout=30)
+    assert demo.returncode == 143
+    assert "every process of the demo has been ended" in errors
+    assert shell.left_after_a_moment() == []
+
+
+@pytest.mark.timeout(120)
+def test_a_demo_that_takes_too_long_fails_and_shows_the_logs(shell: Shell) -> None:
+    done = shell.ftr("demo", "--timeout", "1", "--dir", shell.place / "demo", timeout_s=90)
+    assert done.returncode == 1
+    assert "the demo did not end within 1 s" in done.stdout
+    assert f"the end of {shell.place / 'demo' / 'logs' / 'node-0.log'}" in done.stdout
+    assert shell.left_after_a_moment() == []
+
+
+# --- judgement --------------------------------------------------------------------------------------
+
+
+def report(node: int, rank: int, cycle_id: int, step: int, resumed_at: int = 0) -> Report:
+    at = 100.0 * cycle_id + step
+    return Report(node=f"node-{node}", pid=1, cycle_id=cycle_id, rank=rank, step=step, resumed_at=resumed_at, at=at)
+
+
+def recovered(heirs: dict[int, int], resumed_at: int = 10, drift: float = 0.0) -> Story:
+    """Nodes 0, 1, 2 train, 1 is killed at step 12, and `heirs` (node by rank) go on to the end."""
+    story = Story(STEPS, {f"node-{index}": NodeState(f"node-{index}", index == 0) for index in range(4)})
+    for rank in range(3):
+        story.take_report(report(rank, rank, 1, 12))
+    story.take_kill("node-1", at=113.0)
+    for rank, node in heirs.items():
+        story.take_report(report(node, rank, 2, resumed_at + 1, resumed_at))
+        story.take_report(replace_drift(report(node, rank, 2, STEPS, resumed_at), drift if rank == 0 else None))
+    for node in story.nodes.values():
+        node.exit_code = -9 if node.is_killed else 0
+    return story
+
+
+def replace_drift(given: Report, drift: float | None) -> Report:
+    return Report(**{**{name: getattr(given, name) for name in given.__struct_fields__}, "drift": drift})
+
+
+def broken_promises(story: Story, left: list[int] | None = None) -> list[str]:
+    return [check.promise for check in judge(story, 3, True, left or []) if not check.is_kept]
+
+
+def test_the_promised_story_is_accepted() -> None:
+    story = recovered({0: 0, 1: 3, 2: 2})
+    assert broken_promises(story) == []
+    assert story.recovery_s == pytest.approx(211.0 - 113.0)
+
+
+def test_ranks_that_moved_are_noticed() -> None:
+    assert broken_promises(recovered({0: 0, 1: 2, 2: 3})) == ["a hot spare took rank 1", "the others kept their ranks"]
+
+
+def test_a_start_from_nothing_is_noticed() -> None:
+    assert broken_promises(recovered({0: 0, 1: 3, 2: 2}, resumed_at=0)) == ["training resumed from a checkpoint"]
+
+
+def test_other_weights_are_noticed() -> None:
+    story = recovered({0: 0, 1: 3, 2: 2}, drift=0.01)
+    assert broken_promises(story) == ["the final weights are those of an undisturbed run"]
+
+
+def test_a_run_that_never_came_back_is_noticed() -> None:
+    assert "a hot spare took rank 1" in broken_promises(recovered({}))
+
+
+def test_a_survivor_that_failed_and_a_process_that_is_left_are_noticed() -> None:
+    story = recovered({0: 0, 1: 3, 2: 2})
+    story.nodes["node-2"] = replace(story.nodes["node-2"], exit_code=1)
+    assert broken_promises(story, left=[4711]) == ["every remaining node exited 0", "no process is left"]
+
+
+def test_a_kill_that_never_came_is_noticed() -> None:
+    story = Story(STEPS, {"node-0": NodeState("node-0", True)})
+    assert broken_promises(story)[0] == "a node was killed"

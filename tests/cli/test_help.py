@@ -1,0 +1,72 @@
+"""What `ftr` says of itself, and how it says no."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ft_rendezvous import __version__
+from ft_rendezvous.settings import settings_table
+from tests.cli.conftest import Shell
+
+
+def test_help_lists_every_command(shell: Shell) -> None:
+    done = shell.ftr("--help")
+    assert done.returncode == 0
+    for word in ("demo", "serve", "settings", "--version", "torchrun --nnodes=8:10"):
+        assert word in done.stdout
+
+
+def test_no_command_shows_the_help(shell: Shell) -> None:
+    done = shell.ftr()
+    assert "Usage: ftr" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (
+            "demo",
+            ["--nodes", "--spares", "--steps", "--lease", "--no-kill", "--dir", "--keep", "--timeout", "Exit code"],
+        ),
+        ("serve", ["--endpoint", "--rdzv-id", "--nnodes", "--rdzv-conf", "--log-level", "Exit code"]),
+        ("settings", ["--rdzv-conf"]),
+    ],
+)
+def test_help_of_a_command_is_complete(shell: Shell, command: str, options: list[str]) -> None:
+    done = shell.ftr(command, "--help")
+    assert done.returncode == 0
+    assert [option for option in options if option not in done.stdout] == []
+
+
+def test_version(shell: Shell) -> None:
+    assert shell.ftr("--version").stdout == f"ft-rendezvous {__version__}\n"
+
+
+def test_settings_are_markdown_without_a_terminal(shell: Shell) -> None:
+    assert shell.ftr("settings").stdout == settings_table() + "\n"
+
+
+def test_starting_up_does_not_import_torch(shell: Shell) -> None:
+    modules = "ft_rendezvous.cli.main, ft_rendezvous.cli.demo, ft_rendezvous.cli.serve"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
+    assert shell.run(sys.executable, "-c", code).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["--spares", "0"], "--spares 1"),
+        (["--nodes", "1"], "--nodes 2"),
+        (["--steps", "5"], "--steps 15"),
+        (["--dir", "."], "choose a new directory"),
+    ],
+)
+def test_a_demo_that_cannot_work_is_refused_in_one_line(shell: Shell, arguments: list[str], advice: str) -> None:
+    (shell.place / "something").touch()
+    done = shell.ftr("demo", *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert advice in done.stderr

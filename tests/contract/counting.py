@@ -1,0 +1,79 @@
+"""A store that counts what each node asks of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ft_rendezvous import session
+from ft_rendezvous.ports import Op, Store
+from ft_rendezvous.store_socket import StoreSocket
+from ft_rendezvous.tcp_store import connect
+
+BEAT = "beat"
+
+
+def kind_of(op: Op) -> str:
+    """What an operation is counted as: by its type, beats apart."""
+    key = getattr(op, "key", "")
+    return BEAT if "/beat/" in key else type(op).__name__.lower()
+
+
+@dataclass
+class Tally:
+    """Operations by phase of the run, node and kind."""
+
+    phase: str = ""
+    counts: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    def count(self, node: str, op: Op) -> None:
+        self.counts[self.phase, node][kind_of(op)] += 1
+
+    def of(self, phase: str) -> dict[str, Counter[str]]:
+        return {node: kinds for (counted_in, node), kinds in self.counts.items() if counted_in == phase}
+
+    def most(self, phase: str) -> int:
+        """What the busiest node asked in a phase, its beats aside."""
+        return max((sum(kinds.values()) - kinds[BEAT] for kinds in self.of(phase).values()), default=0)
+
+    def describe(self, phase: str) -> str:
+        node, kinds = max(self.of(phase).items(), key=lambda item: sum(item[1].values()))
+        parts = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+        return f"{phase}: at most {self.most(phase)} without beats (node {node}: {parts})"
+
+
+class CountingStore:
+    """Counts an operation when it is answered: a read that still waits has not cost anything yet."""
+
+    def __init__(self, store: Store, tally: Tally, node: str) -> None:
+        self._store, self._tally, self._node = store, tally, node
+
+    def perform(self, op: Op) -> Any:
+        reply = self._store.perform(op)
+        self._tally.count(self._node, op)
+        return reply
+
+
+class CountingSocket(CountingStore):
+    """An ear's connection."""
+
+    def __init__(self, socket: StoreSocket, tally: Tally, node: str) -> None:
+        super().__init__(socket, tally, node)
+        self._socket = socket
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch, tally: Tally, node: str) -> Iterator[None]:
+    """Sessions opened here have their connections counted, the ear's too."""
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "connect", lambda host, port: CountingStore(connect(host, port), tally, node))
+        patch.setattr(session, "StoreSocket", lambda host, port: CountingSocket(StoreSocket(host, port), tally, node))
+        yield

@@ -1,0 +1,263 @@
+"""What a run costs its store: counted, never timed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import pytest
+from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+
+from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.core.model import Outcome
+from ft_rendezvous.ports import MultiGet
+from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.tcp_store import ServedStore, connect, listen
+from tests.contract.benches import LONG_S
+from tests.contract.counting import BEAT, CountingStore, Tally, counted
+from tests.contract.live import LiveNode, live_run
+from tests.contract.test_torch import spec_of
+from tests.scenarios.cluster import Cluster
+from tests.sim.store import SimStore
+
+BUDGET = 8
+"""Operations per node and cycle, the agent's own included."""
+
+Report = Callable[[str, object], None]
+
+
+@pytest.fixture
+def report(record_property: Report, capsys: pytest.CaptureFixture[str]) -> Report:
+    """Write a measured number where it is seen: into the report and onto the screen."""
+
+    def write(name: str, value: object) -> None:
+        record_property(name, value)
+        with capsys.disabled():
+            print(f"\n    budget {name}: {value}", end="")
+
+    return write
+
+
+def start_workers(node: LiveNode) -> None:
+    """What torch's agent does between its place and its workers."""
+    place = node.place
+    assert place is not None
+    workers = SimpleElasticAgent._assign_worker_ranks(
+        object(), node.agent_store, place.rank, place.world_size, spec_of(("trainer", 2))
+    )
+    assert len(workers) == 2
+
+
+def test_a_cycle_costs_a_node_at_most_eight_operations(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
+    """Through the real link on a real TCPStore: events read, seats, the agent's worker ranks and its exit barrier."""
+    tally = Tally()
+    with live_run(min_nodes=3, max_nodes=4, beat_s=5.0) as run:
+        nodes: list[LiveNode] = []
+        tally.phase = "greeting"
+        for number in range(4):
+            with counted(monkeypatch, tally, f"n{number}"):
+                nodes.append(run.node(number, infra_rank=number))
+        tally.phase = "joining"
+        asked = [node.ask() for node in nodes[:3]]
+        for node, future in zip(nodes, asked, strict=False):
+            node.train(future)
+            start_workers(node)
+        parked = nodes[3].ask()
+        run.wait_for(lambda: len(run.host.coordinator.roster.members) == 4)
+
+        restarts = [f"restart {cycle_id}" for cycle_id in (2, 3, 4, 5)]
+        for index, phase in enumerate(restarts):
+            tally.phase = phase
+            failing = nodes[index % 3]
+            again: dict[LiveNode, Future] = {failing: failing.ask()}
+            for node in nodes[:3]:
+                if node is not failing:
+                    run.wait_for(lambda node=node, c=index + 1: node.link.must_stop(c))  # type: ignore[misc]
+                    again[node] = node.ask()
+            for node, future in again.items():
+                assert node.train(future).cycle_id == index + 2
+                start_workers(node)
+            run.wait_for(lambda index=index: (nodes[3].link.participant.progress.looked_up == index + 2))  # type: ignore[misc]
+
+        tally.phase = "ending"
+        for future in [node.finish() for node in nodes[:3]]:
+            future.result(LONG_S)
+        parked.result(LONG_S)
+        for node in nodes:
+            node.leave(Outcome.SUCCEEDED if node is not nodes[3] else Outcome.LEFT)
+        assert run.host.wait(LONG_S)
+
+        for phase in ("greeting", "joining", *restarts, "ending"):
+            report(phase, tally.describe(phase))
+        for phase in ("joining", *restarts, "ending"):
+            assert tally.most(phase) <= BUDGET, tally.describe(phase)
+        assert tally.most("greeting") == 2, "once per process: is the identity there, and what does it say"
+
+
+def counting_cluster(tally: Tally, port: int, settings: RunSettings) -> Cluster:
+    """A run in one thread on a real TCPStore, every node on a counted connection of its own."""
+    return Cluster(
+        settings,
+        connect("127.0.0.1", port),
+        store_for=lambda name: CountingStore(connect("127.0.0.1", port), tally, name),
+    )
+
+
+@pytest.fixture
+def served() -> Iterator[ServedStore]:
+    served = ServedStore(listen())
+    yield served
+    served.stop()
+
+
+SETTINGS = RunSettings(run_id="budget", min_nodes=3, max_nodes=4)
+
+
+def joined(cluster: Cluster, count: int) -> None:
+    for number in range(count):
+        cluster.join(f"n{number}", infra_rank=number)
+        cluster.settle()
+
+
+def test_no_role_in_a_cycle_costs_more_than_eight_operations(served: ServedStore, report: Report) -> None:
+    """The unluckiest node: it is the last to arrive and rings, its workers fail, it completes the exit barrier."""
+    tally = Tally(phase="joining")
+    cluster = counting_cluster(tally, served.port, SETTINGS)
+    joined(cluster, 3)
+    unlucky = cluster.nodes["n2"]
+    cluster.settle()
+    for number in range(3):
+        tally.phase = f"restart {number}"
+        unlucky.fail()
+        assert unlucky.step(), "it reports"
+        unlucky.is_frozen = True
+        cluster.settle()
+        unlucky.is_frozen = False
+        cluster.settle()
+        assert len(cluster.training) == 3
+    tally.phase = "ending"
+    for node in cluster.training:
+        node.finish()
+    cluster.settle()
+    assert str(cluster.verdict) == "succeeded"
+    for phase in ("joining", "restart 2", "ending"):
+        report(f"unluckiest node, {phase}", dict(tally.of(phase)["n2"]))
+        assert sum(tally.of(phase)["n2"].values()) <= BUDGET, "its beats included"
+
+
+# --- steady state -----------------------------------------------------------------------------------
+
+
+def test_a_steady_run_costs_its_nodes_and_spares_one_beat_per_interval_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    """On the real link. Time only bounds the beats from above, so a slow machine cannot fail this."""
+    tally = Tally(phase="before")
+    beat_s = 0.1
+    with live_run(beat_s=beat_s) as run:
+        nodes: list[LiveNode] = []
+        for number in range(3):
+            with counted(monkeypatch, tally, f"n{number}"):
+                nodes.append(run.node(number))
+        run.seal(*nodes[:2])
+        parked = nodes[2].ask()
+        run.wait_for(lambda: nodes[2].link.participant.progress.looked_up == 1)
+        # What the seat's reading cost has been counted when the next beat has.
+        run.wait_for(lambda: all(tally.of("before")[f"n{number}"][BEAT] >= 3 for number in range(3)))
+        before, began = run.host.coordinator.view.no, time.monotonic()
+        tally.phase = "steady"
+        run.wait_for(lambda: len(tally.of("steady")) == 3 and min(k[BEAT] for k in tally.of("steady").values()) >= 10)
+        steady = {node: Counter(kinds) for node, kinds in tally.of("steady").items()}
+        elapsed_s = time.monotonic() - began
+        assert run.host.coordinator.view.no == before
+        assert not parked.done()
+        report("steady state", {node: dict(kinds) for node, kinds in sorted(steady.items())})
+        for kinds in steady.values():
+            assert set(kinds) == {BEAT}
+            assert kinds[BEAT] <= elapsed_s / beat_s + 2
+
+
+# --- a thousand cycles ------------------------------------------------------------------------------
+
+
+def sizes_of(store: SimStore) -> dict[str, int]:
+    return {"keys": len(store.data), "bytes": sum(len(key) + len(value) for key, value in store.data.items())}
+
+
+def memory_of(coordinator: Coordinator) -> dict[str, int]:
+    """How much the coordinator remembers, by name."""
+    roster = coordinator.roster
+    return {
+        "readers": len(coordinator.readers),
+        "chunks_by_cycle": len(coordinator.chunks_by_cycle),
+        "opened_by": len(coordinator.opened_by),
+        "fenced_in": len(coordinator.fenced_in),
+        "leases": len(coordinator.leases.leases),
+        "members": len(roster.members),
+        "troubles": len(roster.troubles),
+        "by_infra_rank": len(roster.by_infra_rank),
+    }
+
+
+def test_a_thousand_restarts_leave_the_store_and_the_coordinator_as_small_as_a_hundred(report: Report) -> None:
+    store = SimStore()
+    cluster = Cluster(SETTINGS, store)
+    joined(cluster, 4)
+    seen: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
+    for cycle_id in range(2, 1001):
+        cluster.nodes[f"n{cycle_id % 3}"].fail()
+        cluster.advance(SETTINGS.beat_s)
+        assert cluster.coordinator.cycle_id == cycle_id
+        if cycle_id in (100, 1000):
+            seen[cycle_id] = sizes_of(store), memory_of(cluster.coordinator)
+            report(f"at cycle {cycle_id}", {**seen[cycle_id][0], **seen[cycle_id][1]})
+    (early_store, early_memory), (late_store, late_memory) = seen[100], seen[1000]
+    assert late_memory == early_memory
+    assert late_store["keys"] == early_store["keys"]
+    assert late_store["bytes"] <= 1.1 * early_store["bytes"], "numbers have more digits, nothing else"
+
+
+def test_losing_a_node_in_every_cycle_leaves_nothing_of_the_lost_in_the_store(report: Report) -> None:
+    """A replacement comes for each; fences and beats of the dead are cleaned up though nobody asks for them."""
+    store = SimStore()
+    settings = RunSettings(run_id="budget", min_nodes=2, max_nodes=3, lease_s=4.0)
+    cluster = Cluster(settings, store)
+    joined(cluster, 3)
+    seen: dict[int, dict[str, int]] = {}
+    for cycle_id in range(2, 101):
+        cluster.training[-1].kill()
+        cluster.advance(settings.lease_s + settings.beat_s)
+        cluster.nodes = {name: node for name, node in cluster.nodes.items() if not node.is_gone}
+        cluster.join(f"r{cycle_id}", infra_rank=100 + cycle_id)
+        cluster.advance(settings.beat_s)
+        assert cluster.coordinator.cycle_id == cycle_id
+        if cycle_id in (20, 100):
+            seen[cycle_id] = {**sizes_of(store), **memory_of(cluster.coordinator)}
+            report(f"with a loss per cycle, at cycle {cycle_id}", seen[cycle_id])
+    report("incarnations remembered as over after 100 losses", len(cluster.coordinator.roster.fenced))
+    assert seen[100]["keys"] == seen[20]["keys"]
+    assert seen[100]["bytes"] <= 1.1 * seen[20]["bytes"]
+    assert {name: seen[100][name] for name in memory_of(cluster.coordinator)} == {
+        name: seen[20][name] for name in memory_of(cluster.coordinator)
+    }
+
+
+def test_a_hundred_restarts_on_a_real_store_leave_it_as_small_as_twenty(served: ServedStore, report: Report) -> None:
+    tally = Tally()
+    cluster = counting_cluster(tally, served.port, SETTINGS)
+    joined(cluster, 4)
+    seen: dict[int, dict[str, int]] = {}
+    for cycle_id in range(2, 101):
+        cluster.nodes[f"n{cycle_id % 3}"].fail()
+        cluster.advance(SETTINGS.beat_s)
+        if cycle_id in (20, 100):
+            assert served._store is not None
+            names = [name.removeprefix("/") for name in served._store.list_keys()]
+            names = [name for name in names if name.startswith("ft/")]
+            size = sum(len(name) + len(value) for name, value in zip(names, served.perform(MultiGet(names)), strict=True))
+            seen[cycle_id] = {"keys": len(names), "bytes": size}
+            report(f"on a TCPStore, at cycle {cycle_id}", seen[cycle_id])
+    assert seen[100]["keys"] == seen[20]["keys"]
+    assert seen[100]["bytes"] <= 1.1 * seen[20]["bytes"]

@@ -1,0 +1,259 @@
+"""Connections at their edges: what is not a store, a store that is gone, and the bytes we speak ourselves."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from torch.distributed import TCPStore
+
+from ft_rendezvous import store_socket
+from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.ports import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.store_socket import Found, StoreSocket, probe
+from ft_rendezvous.tcp_store import ServedStore, connect, listen
+from tests.contract.benches import LONG_S
+from tests.contract.strangers import (
+    Answer,
+    echo,
+    free_port,
+    hang_up,
+    listener,
+    reset,
+    say_nothing,
+    speak_http,
+    speak_ssh,
+)
+
+SHORT_S = 0.3
+"""Patience with something that is silent."""
+
+# --- what is not a store ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        pytest.param(speak_http, Found.STRANGER, id="http"),
+        pytest.param(speak_ssh, Found.STRANGER, id="ssh"),
+        pytest.param(echo, Found.STRANGER, id="echo"),
+        pytest.param(hang_up, Found.HUNG_UP, id="hangs up"),
+        pytest.param(reset, Found.HUNG_UP, id="resets"),
+        pytest.param(say_nothing, Found.NO_ANSWER, id="accepts and is silent"),
+        pytest.param(None, Found.NO_ANSWER, id="does not even accept"),
+    ],
+)
+def test_a_probe_tells_what_is_there_without_being_caught_by_it(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer | None, found: Found
+) -> None:
+    monkeypatch.setattr(store_socket, "GREETING_TIMEOUT_S", LONG_S if found is Found.STRANGER else SHORT_S)
+    with listener(answer) as port:
+        assert probe("127.0.0.1", port) is found
+        with pytest.raises(StoreUnavailable, match=str(found)):
+            StoreSocket("127.0.0.1", port)
+
+
+def test_a_probe_finds_nothing_on_a_free_port() -> None:
+    assert probe("127.0.0.1", free_port()) is Found.NOTHING
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
+def test_a_probe_finds_a_store_and_does_it_no_harm(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(store_socket, "GREETING_TIMEOUT_S", LONG_S)
+    served = ServedStore(listen())
+    for _ in range(20):
+        assert probe(address, served.port) is Found.STORE
+    assert served.perform(Add("still/there", 1)) == 1
+    served.stop()
+
+
+def test_a_name_that_does_not_resolve_is_told_apart_from_a_port_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> socket.socket:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(store_socket.socket, "create_connection", fail)
+    assert probe("no-such-host.invalid", 29400) is Found.UNKNOWN_HOST
+
+
+# --- a store that is gone ---------------------------------------------------------------------------
+
+OPERATIONS: list[Op] = [
+    Get("there"),
+    MultiGet(["there"]),
+    Check(["there"]),
+    Set("x", b"1"),
+    MultiSet(["x", "y"], [b"1", b"2"]),
+    Append("x", b"1"),
+    Add("n", 1),
+    Delete("x"),
+]
+
+
+@pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: type(op).__name__)
+def test_a_dead_server_is_called_so_whatever_was_asked_of_it(op: Op) -> None:
+    """`set` and `append` are not acknowledged, so the first after the death may not notice; the next ones do."""
+    served = ServedStore(listen())
+    client = connect("127.0.0.1", served.port)
+    client.perform(Set("there", b"1"))
+    client.perform(op)
+    client.perform(Check(["there"]))
+    served.stop()
+
+    def ask_until_noticed() -> None:
+        for _ in range(1000):
+            client.perform(op)
+
+    with pytest.raises(StoreUnavailable, match=f"store 127.0.0.1:{served.port}: the connection is lost"):
+        ask_until_noticed()
+
+
+def wait_in_thread(ear: StoreSocket, key: str) -> tuple[threading.Thread, list[object]]:
+    """A thread that waits for a key, and what came of it."""
+    outcome: list[object] = []
+
+    def wait() -> None:
+        try:
+            outcome.append(ear.perform(Get(key)))
+        except StoreUnavailable as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def test_whoever_waits_on_a_server_that_dies_is_told_at_once() -> None:
+    served = ServedStore(listen())
+    thread, outcome = wait_in_thread(StoreSocket("127.0.0.1", served.port), "never")
+    served.stop()
+    thread.join(LONG_S)
+    assert [type(one) for one in outcome] == [StoreUnavailable]
+
+
+def test_whoever_waits_can_be_woken_by_closing_its_connection() -> None:
+    """So no thread sits in C++ when the process ends."""
+    served = ServedStore(listen())
+    ear = StoreSocket("127.0.0.1", served.port)
+    thread, outcome = wait_in_thread(ear, "never")
+    ear.close()
+    ear.close()
+    thread.join(LONG_S)
+    assert [type(one) for one in outcome] == [StoreUnavailable]
+    served.stop()
+
+
+def test_a_stopped_server_says_so() -> None:
+    served = ServedStore(listen())
+    served.stop()
+    with pytest.raises(StoreUnavailable, match="it was stopped"):
+        served.perform(Check(["x"]))
+
+
+def test_a_port_is_held_from_the_first_moment_and_taken_only_once() -> None:
+    first = listen()
+    port = first.getsockname()[1]
+    with pytest.raises(OSError, match="in use"):
+        listen(port)
+    served = ServedStore(first)
+    assert served.port == port
+    with pytest.raises(OSError, match="in use"):
+        listen(port)
+    served.stop()
+    listen(port).close()
+
+
+# --- the bytes we speak ourselves -------------------------------------------------------------------
+
+
+class Wiretap:
+    """A proxy before a store that writes down what clients send."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self.heard: list[bytearray] = []
+        """What each connection has sent, in order of connecting."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            store = socket.create_connection(("127.0.0.1", self._target))
+            heard = bytearray()
+            self.heard.append(heard)
+            threading.Thread(target=self._pump, args=(client, store, heard), daemon=True).start()
+            threading.Thread(target=self._pump, args=(store, client, bytearray()), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, heard: bytearray) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                heard.extend(data)
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for one in (source, sink):
+                one.close()
+
+
+@contextmanager
+def tapped_store() -> Iterator[tuple[ServedStore, Wiretap]]:
+    served = ServedStore(listen())
+    tap = Wiretap(served.port)
+    try:
+        yield served, tap
+    finally:
+        tap.close()
+        served.stop()
+
+
+def without_nonce(said: bytes) -> bytes:
+    """A greeting is a validation of five bytes, then a ping and four bytes of the client's own."""
+    return said[:6] + b"...." + said[10:]
+
+
+@pytest.mark.parametrize("key", ["x", "ft/0123456789abcdef/0/event/17", "ключ"])
+@pytest.mark.parametrize("value", [b"", b"value", bytes(range(256)) * 5000])
+def test_a_store_socket_says_byte_for_byte_what_torchs_own_client_says(key: str, value: bytes) -> None:
+    with tapped_store() as (served, tap):
+        served.perform(Set(key, value))
+        torchs = TCPStore("127.0.0.1", tap.port, is_master=False, wait_for_workers=False)
+        assert bytes(torchs.get(key)) == value
+        ours = StoreSocket("127.0.0.1", tap.port)
+        assert ours.perform(Get(key)) == value
+        first, second = (bytes(heard) for heard in tap.heard)
+        assert without_nonce(second) == without_nonce(first)
+
+
+def test_a_key_deleted_while_it_is_read_reads_as_nothing_and_not_for_ever() -> None:
+    """A wait and a read are two steps of the server; the participant takes emptiness for a lost event."""
+    with tapped_store() as (served, tap):
+        served.perform(Set("event", b"x"))
+        ours = StoreSocket("127.0.0.1", tap.port)
+        send_really = ours._socket.sendall
+
+        class Deleting:
+            """Deletes the key between the two."""
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(really, name)
+
+            def sendall(self, data: bytes) -> None:
+                if data.startswith(store_socket._GET):
+                    served.perform(Delete("event"))
+                send_really(data)
+
+        really = ours._socket
+        ours._socket = Deleting()  # type: ignore[assignment]
+        assert ours.perform(Get("event")) == b""

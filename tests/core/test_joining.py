@@ -1,0 +1,126 @@
+"""What a node does next."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ft_rendezvous.core.joining import (
+    Arrive,
+    Leave,
+    LookUp,
+    NodeDecision,
+    Park,
+    Progress,
+    ReportFailure,
+    decide_step,
+    is_superseded,
+)
+from ft_rendezvous.core.model import (
+    AnyEvent,
+    Closed,
+    FirstCycle,
+    Opened,
+    Sealed,
+    Verdict,
+    VerdictKind,
+    View,
+    fold,
+)
+
+VERDICT = Verdict(VerdictKind.FAILED, "why")
+
+
+def opened(cycle_id: int, no: int = 1) -> Opened:
+    return Opened(no=no, cycle_id=cycle_id, shards=16, ring_at=2, why=FirstCycle())
+
+
+def sealed(cycle_id: int, no: int = 2) -> Sealed:
+    return Sealed(no=no, cycle_id=cycle_id, world_size=2, chunks=1, master_addr="a", master_port=1)
+
+
+OPEN_3 = View(no=5, opened=opened(3, no=5))
+SEALED_3 = View(no=6, opened=opened(3, no=5), sealed=sealed(3, no=6))
+CLOSED_3 = View(no=7, opened=opened(3, no=5), sealed=sealed(3, no=6), closed=Closed(no=7, verdict=VERDICT))
+
+
+@pytest.mark.parametrize(
+    ("view", "mine", "expected"),
+    [
+        pytest.param(OPEN_3, Progress(), Arrive(3), id="new in an open cycle"),
+        pytest.param(SEALED_3, Progress(), Arrive(3), id="new in a sealed cycle: say that we are here"),
+        pytest.param(OPEN_3, Progress(arrived_in=2, looked_up=2, trained_in=2), Arrive(3), id="survivor"),
+        pytest.param(OPEN_3, Progress(arrived_in=2, looked_up=2), Arrive(3), id="standby"),
+        pytest.param(OPEN_3, Progress(arrived_in=3), Park(), id="arrived, not sealed yet"),
+        pytest.param(SEALED_3, Progress(arrived_in=3), LookUp(sealed(3, no=6)), id="sealed: look"),
+        pytest.param(SEALED_3, Progress(arrived_in=3, looked_up=2), LookUp(sealed(3, no=6)), id="an older look"),
+        pytest.param(SEALED_3, Progress(arrived_in=3, looked_up=3), Park(), id="not placed: wait for the next"),
+        pytest.param(SEALED_3, Progress(3, 3, 3), ReportFailure(3), id="back from training in this very cycle"),
+        pytest.param(SEALED_3, Progress(3, 3, 3, 3), Park(), id="reported: wait for the next"),
+        pytest.param(OPEN_3, Progress(2, 2, 2, 2), Arrive(3), id="reported, and heard"),
+        pytest.param(CLOSED_3, Progress(), Leave(VERDICT), id="closed, for a newcomer"),
+        pytest.param(CLOSED_3, Progress(3, 3, 3), Leave(VERDICT), id="closed, for an active"),
+    ],
+)
+def test_decision(view: View, mine: Progress, expected: NodeDecision) -> None:
+    assert decide_step(view, mine) == expected
+
+
+@pytest.mark.parametrize(
+    ("view", "cycle_id", "expected"),
+    [(OPEN_3, 2, True), (SEALED_3, 3, False), (SEALED_3, 2, True), (CLOSED_3, 3, True), (OPEN_3, 3, False)],
+)
+def test_workers_stop_when_their_cycle_is_over(view: View, cycle_id: int, expected: bool) -> None:
+    assert is_superseded(view, cycle_id) is expected
+
+
+def act(decision: NodeDecision, mine: Progress, is_placed: bool) -> None:
+    """What the participant notes when it has done what was decided."""
+    match decision:
+        case Arrive():
+            mine.arrived_in = decision.cycle_id
+        case LookUp():
+            mine.looked_up = decision.sealed.cycle_id
+            if is_placed:
+                mine.trained_in = decision.sealed.cycle_id
+        case ReportFailure():
+            mine.reported_in = decision.cycle_id
+
+
+@given(data=st.data())
+def test_whatever_is_published_a_node_does_each_thing_once_per_cycle_and_in_order(data: st.DataObject) -> None:
+    view, mine = View(no=1, opened=opened(1)), Progress()
+    done: list[NodeDecision] = []
+    for _ in range(data.draw(st.integers(0, 30))):
+        if data.draw(st.booleans()):
+            event: AnyEvent
+            if view.sealed is None:
+                event = sealed(view.cycle_id, no=view.no + 1)
+            else:
+                event = opened(view.cycle_id + 1, no=view.no + 1)
+            view = fold(view, event)
+            continue
+        decision = decide_step(view, mine)
+        act(decision, mine, is_placed=data.draw(st.booleans()))
+        if not isinstance(decision, Park):
+            assert decision not in done
+            done.append(decision)
+        if isinstance(decision, LookUp):
+            assert Arrive(view.cycle_id) in done
+        if isinstance(decision, ReportFailure):
+            assert mine.trained_in == view.cycle_id
+    for _ in range(3):
+        act(decide_step(view, mine), mine, is_placed=False)
+    assert decide_step(view, mine) == Park()
+
+
+def test_a_view_takes_events_in_their_order_only() -> None:
+    view = View(no=1, opened=opened(1))
+    with pytest.raises(AssertionError, match="event 3 after 1"):
+        fold(view, sealed(1, no=3))
+
+
+def test_an_opening_forgets_the_last_seal() -> None:
+    view = fold(SEALED_3, opened(4, no=7))
+    assert (view.no, view.cycle_id, view.sealed, view.closed) == (7, 4, None, None)

@@ -1,0 +1,66 @@
+"""When a sealed world stays, gives way to the next cycle, or ends the run."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ft_rendezvous.core.model import NAMED, AnyWhy, NodeLeft, NodesLost, Outcome, Verdict, VerdictKind, WorkersFailed
+from ft_rendezvous.core.moving import Close, OpenNext, Stay, decide_move
+
+FAILED = WorkersFailed("a", 0, "exit 1")
+LEFT = NodeLeft("b", 1, Outcome.LEFT, "SIGTERM")
+LOST_C = NodesLost(("c",), (2,))
+LOST_D = NodesLost(("d",), (3,))
+SUCCESS = Close(Verdict(VerdictKind.SUCCEEDED))
+
+
+@pytest.mark.parametrize(
+    ("unfinished", "troubles", "expected"),
+    [
+        pytest.param(4, [], Stay(), id="all train"),
+        pytest.param(1, [], Stay(), id="one still trains"),
+        pytest.param(0, [], SUCCESS, id="all have finished"),
+        pytest.param(0, [LOST_C], SUCCESS, id="all have finished; what happened to one of them before does not matter"),
+        pytest.param(4, [FAILED], OpenNext(FAILED), id="workers failed"),
+        pytest.param(4, [LEFT], OpenNext(LEFT), id="a node left"),
+        pytest.param(4, [FAILED, LOST_C, LEFT], OpenNext(FAILED), id="the first trouble names the cause"),
+        pytest.param(4, [LOST_C, LOST_D], OpenNext(NodesLost(("c", "d"), (2, 3), 2)), id="losses are told together"),
+        pytest.param(
+            4, [LOST_C, FAILED, LOST_D], OpenNext(NodesLost(("c", "d"), (2, 3), 2)), id="also around another trouble"
+        ),
+        pytest.param(4, [FAILED, LOST_C, LOST_D], OpenNext(FAILED), id="losses after the cause are not it"),
+    ],
+)
+def test_decision(unfinished: int, troubles: list[AnyWhy], expected: object) -> None:
+    assert decide_move(unfinished, troubles) == expected
+
+
+@given(unfinished=st.integers(1, 10), troubles=st.lists(st.sampled_from([FAILED, LEFT, LOST_C, LOST_D])))
+def test_a_run_with_an_unfinished_active_never_succeeds(unfinished: int, troubles: list[AnyWhy]) -> None:
+    decision = decide_move(unfinished, troubles)
+    assert not isinstance(decision, Close)
+    assert isinstance(decision, OpenNext) == bool(troubles)
+
+
+@pytest.mark.parametrize(
+    ("why", "text"),
+    [
+        (FAILED, "workers failed on a (rank 0): exit 1"),
+        (LEFT, "b (rank 1) went, left: SIGTERM"),
+        (NodeLeft("b", 1, Outcome.FAILED, ""), "b (rank 1) went, failed"),
+        (LOST_C, "lost c (rank 2)"),
+        (NodesLost(("c", "d"), (2, 3), 2), "lost c (rank 2), d (rank 3)"),
+        (NodesLost(("c", "d"), (2, 3), 1000), "lost c (rank 2), d (rank 3) and 998 more"),
+    ],
+)
+def test_every_reason_to_open_a_cycle_reads_as_a_sentence(why: AnyWhy, text: str) -> None:
+    assert str(why) == text
+
+
+def test_a_loss_of_thousands_names_a_few_and_counts_the_rest() -> None:
+    """Every live node reads the reason, so it must stay small."""
+    decision = decide_move(5000, [NodesLost((f"node{rank}",), (rank,)) for rank in range(3000)])
+    assert isinstance(decision, OpenNext)
+    assert str(decision.why).endswith(f"node{NAMED - 1} (rank {NAMED - 1}) and {3000 - NAMED} more")

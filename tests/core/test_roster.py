@@ -1,0 +1,368 @@
+"""What every record does to every role, and what the roster answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import msgspec
+import pytest
+
+from ft_rendezvous.core.lifecycle import Role
+from ft_rendezvous.core.model import (
+    AnyRecord,
+    Failure,
+    Finish,
+    Goodbye,
+    NodeLeft,
+    NodesLost,
+    Outcome,
+    Placement,
+    Withdrawal,
+    WorkersFailed,
+)
+from ft_rendezvous.core.roster import Roster
+from tests.core.build import EPOCH, arrival, incarnation, node, role_of, roster_of, roster_with, sealed_roster
+
+ONE, TWO = incarnation(1), incarnation(2)
+
+
+def withdrawal(cycle_id: int) -> AnyRecord:
+    return Withdrawal(epoch=EPOCH, cycle_id=cycle_id, incarnation=ONE, reason="maintenance")
+
+
+def failure(cycle_id: int) -> AnyRecord:
+    return Failure(epoch=EPOCH, cycle_id=cycle_id, incarnation=ONE, reason="exit 1")
+
+
+def finish(cycle_id: int, number: int = 1) -> AnyRecord:
+    return Finish(epoch=EPOCH, cycle_id=cycle_id, incarnation=incarnation(number))
+
+
+def goodbye(cycle_id: int, outcome: Outcome = Outcome.LEFT, number: int = 1) -> AnyRecord:
+    return Goodbye(
+        epoch=EPOCH, cycle_id=cycle_id, incarnation=incarnation(number), outcome=outcome, reason="SIGTERM"
+    )
+
+
+def is_open_in(role: Role) -> bool:
+    """Whether a roster with this role, as `roster_with` builds it, is in an open cycle."""
+    return role in (Role.ARRIVED, Role.AWAITED)
+
+
+def cycle_of(role: Role) -> int:
+    return 2 if role is Role.AWAITED else 1
+
+
+def told(role: Role, record: Callable[[int], AnyRecord], cycle_id: int | None = None) -> Roster:
+    """A roster with node 1 in this role, after node 1 has said this in the roster's (or the given) cycle."""
+    roster = roster_with(role)
+    current = cycle_of(role)
+    fences = roster.take(record(cycle_id or current), current, is_open=is_open_in(role))
+    assert fences == []
+    return roster
+
+
+# --- each record, each role -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "after"),
+    [
+        (Role.HOT_SPARE, Role.HOT_SPARE),
+        (Role.ARRIVED, Role.ARRIVED),
+        (Role.ACTIVE, Role.ACTIVE),
+        (Role.STANDBY, Role.STANDBY),
+        (Role.AWAITED, Role.ARRIVED),
+        (Role.FINISHED, Role.FINISHED),
+    ],
+)
+def test_an_arrival(role: Role, after: Role) -> None:
+    roster = told(role, lambda cycle_id: arrival(1, cycle_id=cycle_id))
+    assert role_of(roster, 1) is after
+    assert (ONE in roster.arrived) == (after is Role.ARRIVED)
+    assert ONE not in roster.awaited
+
+
+def test_an_arrival_of_a_hot_spare_in_an_open_cycle() -> None:
+    roster = sealed_roster([2])
+    roster.take(arrival(1), 1, is_open=False)
+    roster.reopen()
+    roster.take(arrival(1, cycle_id=2), 2, is_open=True)
+    assert role_of(roster, 1) is Role.ARRIVED
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_withdrawal_takes_an_arrival_back_and_nothing_else(role: Role) -> None:
+    roster = told(role, withdrawal)
+    assert role_of(roster, 1) is (Role.HOT_SPARE if role is Role.ARRIVED else role)
+    assert ONE not in roster.arrived
+    assert roster.troubles == []
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_failure_is_a_trouble_if_it_comes_from_an_active(role: Role) -> None:
+    roster = told(role, failure)
+    assert role_of(roster, 1) is role
+    assert roster.troubles == ([WorkersFailed("host1 pid 101", 0, "exit 1")] if role is Role.ACTIVE else [])
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_finish_counts_once_for_whoever_can_have_trained(role: Role) -> None:
+    roster = told(role, finish)
+    # A hot spare may have been an active whose finish is read after the next cycle was sealed without it.
+    finishes = role in (Role.ACTIVE, Role.AWAITED, Role.HOT_SPARE)
+    assert role_of(roster, 1) is (Role.FINISHED if finishes else role)
+    assert roster.finished_count == (1 if finishes or role is Role.FINISHED else 0)
+    assert ONE not in roster.unfinished
+    assert ONE not in roster.awaited
+    assert roster.troubles == []
+
+
+@pytest.mark.parametrize(("role", "outcome"), list(product(Role, Outcome)))
+def test_a_goodbye_ends_an_incarnation(role: Role, outcome: Outcome) -> None:
+    roster = told(role, lambda cycle_id: goodbye(cycle_id, outcome))
+    assert role_of(roster, 1) is None
+    assert roster.is_known(ONE)
+    assert ONE not in roster.arrived
+    assert ONE not in roster.awaited
+    assert roster.spent_count == (outcome is Outcome.FAILED)
+    assert roster.left_count == (outcome is Outcome.LEFT)
+    has_finished = role is Role.FINISHED or (
+        outcome is Outcome.SUCCEEDED and role in (Role.ACTIVE, Role.AWAITED)
+    )
+    assert roster.finished_count == has_finished
+    assert roster.finished_live_count == 0
+    is_trouble = role is Role.ACTIVE and outcome is not Outcome.SUCCEEDED
+    assert roster.troubles == ([NodeLeft("host1 pid 101", 0, outcome, "SIGTERM")] if is_trouble else [])
+    was_in_the_world = role in (Role.ACTIVE, Role.AWAITED)
+    assert (ONE in roster.unfinished) == (was_in_the_world and outcome is not Outcome.SUCCEEDED)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_death_is_a_trouble_if_it_takes_an_active(role: Role) -> None:
+    roster = roster_with(role)
+    roster.drop(ONE)
+    assert role_of(roster, 1) is None
+    assert roster.troubles == ([NodesLost(("host1 pid 101",), (0,))] if role is Role.ACTIVE else [])
+    assert roster.joinable_count() == 1
+    assert roster.finished_count == (role is Role.FINISHED)
+
+
+def test_the_dead_say_nothing_more() -> None:
+    roster = sealed_roster([1, 2])
+    roster.drop(ONE)
+    before = list(roster.troubles)
+    for record in (arrival(1), failure(1), finish(1), withdrawal(1), goodbye(1, Outcome.FAILED)):
+        assert roster.take(record, 1, is_open=False) == []
+    assert role_of(roster, 1) is None
+    assert roster.troubles == before
+    assert (roster.finished_count, roster.spent_count) == (0, 0)
+    assert ONE in roster.unfinished, "a dead active has not finished"
+
+
+def test_a_stranger_that_never_arrived_says_nothing() -> None:
+    roster = Roster()
+    for record in (failure(1), finish(1), withdrawal(1), goodbye(1)):
+        assert roster.take(record, 1, is_open=True) == []
+    assert roster == Roster()
+
+
+# --- records of an older cycle ----------------------------------------------------------------------
+
+
+def moved_on() -> Roster:
+    """Nodes 1 and 2 trained in cycle 1 and in cycle 2, which is sealed."""
+    roster = sealed_roster([1, 2])
+    roster.reopen()
+    for number in (1, 2):
+        roster.take(arrival(number, cycle_id=2), 2, is_open=True)
+    roster.seal(Placement((ONE, TWO), ()))
+    return roster
+
+
+def test_a_failure_of_the_last_cycle_does_not_end_this_one() -> None:
+    roster = moved_on()
+    roster.take(failure(1), 2, is_open=False)
+    assert roster.troubles == []
+
+
+def test_an_arrival_of_the_last_cycle_does_not_count_in_this_one() -> None:
+    roster = sealed_roster([1, 2])
+    roster.reopen()
+    roster.take(arrival(1, cycle_id=1), 2, is_open=True)
+    assert role_of(roster, 1) is Role.AWAITED
+    assert roster.arrived == {}
+
+
+def test_a_withdrawal_of_the_last_cycle_does_not_take_this_arrival_back() -> None:
+    roster = sealed_roster([1, 2])
+    roster.reopen()
+    roster.take(arrival(1, cycle_id=2), 2, is_open=True)
+    roster.take(withdrawal(1), 2, is_open=True)
+    assert role_of(roster, 1) is Role.ARRIVED
+
+
+def test_a_newcomer_in_an_old_log_is_introduced_as_a_hot_spare() -> None:
+    roster = sealed_roster([1, 2])
+    roster.reopen()
+    roster.take(arrival(3, cycle_id=1), 2, is_open=True)
+    assert role_of(roster, 3) is Role.HOT_SPARE
+    assert roster.arrived == {}
+
+
+def test_a_finish_in_the_last_cycle_counts_after_the_next_has_opened() -> None:
+    roster = sealed_roster([1, 2])
+    roster.reopen()
+    roster.take(finish(1), 2, is_open=True)
+    assert role_of(roster, 1) is Role.FINISHED
+    assert list(roster.awaited) == [TWO]
+
+
+# --- infra ranks ------------------------------------------------------------------------------------
+
+
+def test_a_newer_start_at_the_same_address_replaces_the_older() -> None:
+    roster = sealed_roster([2])
+    roster.take(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=False)
+    (fence,) = roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
+    assert (fence.incarnation, fence.is_refusal) == (ONE, True)
+    assert fence.node == "infra rank 7 at gpu7 pid 101"
+    assert fence.reason == "infra rank 7 at gpu7 pid 103 is a newer start of infra rank 7 at gpu7 pid 101"
+    assert role_of(roster, 1) is None
+    assert role_of(roster, 3) is Role.HOT_SPARE
+
+
+def test_a_replaced_active_is_lost_to_its_world() -> None:
+    roster = Roster()
+    roster.take(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
+    roster.seal(Placement((ONE,), ()))
+    roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
+    assert roster.troubles == [NodesLost(("infra rank 7 at gpu7 pid 101",), (0,))]
+
+
+def test_a_process_that_lost_touch_does_not_throw_out_the_one_started_in_its_place() -> None:
+    """It was frozen, an operator started its successor, it thaws: the successor is the newer start."""
+    roster = sealed_roster([2])
+    roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
+    back = msgspec.structs.replace(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), is_return=True)
+    (fence,) = roster.take(back, 1, is_open=False)
+    assert (fence.incarnation, fence.is_refusal) == (ONE, True)
+    assert fence.reason == "infra rank 7 at gpu7 pid 103 was started in its place while it was out of touch"
+    assert role_of(roster, 3) is Role.HOT_SPARE
+
+
+def test_a_process_that_returns_replaces_its_own_former_incarnation() -> None:
+    roster = sealed_roster([2])
+    info = node(1, infra_rank=7, addr="gpu7")
+    roster.take(arrival(1, info=info), 1, is_open=False)
+    (fence,) = roster.take(msgspec.structs.replace(arrival(3, info=info), is_return=True), 1, is_open=False)
+    assert fence.incarnation == ONE
+    assert role_of(roster, 3) is Role.HOT_SPARE
+
+
+def test_the_same_infra_rank_at_another_address_is_refused_and_told_of_both() -> None:
+    roster = roster_of([2])
+    roster.take(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
+    (fence,) = roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu8")), 1, is_open=True)
+    assert (fence.incarnation, fence.is_refusal) == (incarnation(3), True)
+    for fact in ("infra rank 7", "gpu7 pid 101", "gpu8 pid 103", "infra_rank=N", "FT_INFRA_RANK"):
+        assert fact in fence.reason
+    assert role_of(roster, 1) is Role.ARRIVED
+    assert role_of(roster, 3) is None
+    assert roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu8")), 1, is_open=True) == []
+
+
+@pytest.mark.parametrize("how", ["drop", "goodbye"])
+def test_an_infra_rank_is_free_again_when_its_holder_has_gone(how: str) -> None:
+    roster = roster_of([2])
+    roster.take(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
+    if how == "drop":
+        roster.drop(ONE)
+    else:
+        roster.take(goodbye(1), 1, is_open=True)
+    assert roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu8")), 1, is_open=True) == []
+    assert role_of(roster, 3) is Role.ARRIVED
+
+
+def test_nodes_without_an_infra_rank_never_contest() -> None:
+    roster = Roster()
+    for number in range(1, 5):
+        assert roster.take(arrival(number, info=node(number, addr="same")), 1, is_open=True) == []
+    assert len(roster.arrived) == 4
+
+
+def test_a_known_node_arrives_again_without_contesting_itself() -> None:
+    info = node(1, infra_rank=7)
+    roster = Roster()
+    roster.take(arrival(1, info=info), 1, is_open=True)
+    roster.seal(Placement((ONE,), ()))
+    roster.reopen()
+    assert roster.take(arrival(1, cycle_id=2, info=info), 2, is_open=True) == []
+    assert role_of(roster, 1) is Role.ARRIVED
+
+
+# --- openings and seals -----------------------------------------------------------------------------
+
+
+def test_an_opening_awaits_the_actives_and_forgets_their_troubles() -> None:
+    roster = sealed_roster([1, 2], standby=[3])
+    roster.take(finish(1, number=2), 1, is_open=False)
+    roster.take(failure(1), 1, is_open=False)
+    roster.reopen()
+    assert [role_of(roster, number) for number in (1, 2, 3)] == [Role.AWAITED, Role.FINISHED, Role.HOT_SPARE]
+    assert list(roster.awaited) == [ONE]
+    assert roster.troubles == []
+    assert roster.joinable_count() == 2
+
+
+def test_a_seal_places_some_and_passes_over_the_rest() -> None:
+    roster = sealed_roster([1, 2])
+    roster.reopen()
+    for number in (1, 3, 4):
+        roster.take(arrival(number, cycle_id=2), 2, is_open=True)
+    roster.seal(Placement((ONE, incarnation(3)), (incarnation(4),)))
+    roles = [role_of(roster, number) for number in (1, 2, 3, 4)]
+    assert roles == [Role.ACTIVE, Role.HOT_SPARE, Role.ACTIVE, Role.STANDBY]
+    assert [a.incarnation for a in roster.world] == [ONE, incarnation(3)]
+    assert roster.unfinished == {ONE, incarnation(3)}
+    assert (roster.arrived, roster.awaited) == ({}, {})
+
+
+def test_ranks_in_reasons_are_those_of_the_last_seal() -> None:
+    roster = sealed_roster([1, 2])
+    roster.reopen()
+    for number in (1, 2):
+        roster.take(arrival(number, cycle_id=2), 2, is_open=True)
+    roster.seal(Placement((TWO, ONE), ()))
+    roster.take(failure(2), 2, is_open=False)
+    assert roster.troubles == [WorkersFailed("host1 pid 101", 1, "exit 1")]
+
+
+def test_spent_agents_are_forgiven_by_the_next_seal_and_finishes_never() -> None:
+    roster = sealed_roster([1, 2])
+    roster.take(goodbye(1, Outcome.FAILED), 1, is_open=False)
+    roster.take(finish(1, number=2), 1, is_open=False)
+    roster.reopen()
+    for number in (3, 4):
+        roster.take(arrival(number, cycle_id=2), 2, is_open=True)
+    assert (roster.spent_count, roster.finished_count) == (1, 1)
+    roster.seal(Placement((incarnation(3), incarnation(4)), ()))
+    assert (roster.spent_count, roster.finished_count) == (0, 1)
+
+
+def test_joinable_nodes_are_all_but_the_finished() -> None:
+    roster = sealed_roster([1, 2], standby=[3])
+    assert roster.joinable_count() == 3
+    roster.take(finish(1), 1, is_open=False)
+    assert roster.joinable_count() == 2
+    roster.take(goodbye(1, Outcome.SUCCEEDED), 1, is_open=False)
+    assert roster.joinable_count() == 2
+    roster.drop(TWO)
+    assert roster.joinable_count() == 1
+
+
+def test_names_are_of_live_nodes() -> None:
+    roster = roster_of([1, 2])
+    roster.drop(ONE)
+    assert roster.names([ONE, TWO]) == ["host2 pid 102"]

@@ -1,0 +1,51 @@
+"""A node started from Python: `elastic_launch` of a function. Prints what it returned.
+
+usage: launch_function.py BACKEND ENDPOINT RUN_ID MIN MAX UNTIL_FILE KEY=VALUE...
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def train(until: str) -> tuple[int, int]:
+    """Rank and sum, once the file exists."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    value = torch.tensor([rank + 1])
+    dist.all_reduce(value)
+    print(f"ft-test step cycle={os.environ.get('FT_CYCLE_ID')} rank={rank} sum={int(value)}", flush=True)
+    while not Path(until).exists():
+        time.sleep(0.05)
+    dist.barrier()
+    dist.destroy_process_group()
+    return rank, int(value)
+
+
+def main() -> None:
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
+
+    backend, endpoint, run_id, low, high, until, *conf = sys.argv[1:]
+    config = LaunchConfig(
+        min_nodes=int(low),
+        max_nodes=int(high),
+        nproc_per_node=1,
+        run_id=run_id,
+        rdzv_backend=backend,
+        rdzv_endpoint=endpoint,
+        rdzv_configs=dict(item.split("=", 1) for item in conf),
+        max_restarts=3,
+        monitor_interval=0.1,
+    )
+    results = elastic_launch(config, train)(until)
+    print(f"ft-test results={results}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

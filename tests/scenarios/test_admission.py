@@ -1,0 +1,65 @@
+"""Who is let in when several come at once: order of arrival decides, never the order of reading."""
+
+from __future__ import annotations
+
+import pytest
+
+from ft_rendezvous.core.model import Outcome
+from ft_rendezvous.errors import Refused
+from ft_rendezvous.settings import RunSettings
+from tests.scenarios.cluster import Cluster, Node
+from tests.sim.store import SimStore
+
+SETTINGS = RunSettings(run_id="r", min_nodes=2, max_nodes=4)
+
+
+def arrive(node: Node) -> None:
+    """Let a node write its arrival without the coordinator looking."""
+    while node.step():
+        pass
+
+
+@pytest.mark.parametrize("skipped_pids", range(8))
+@pytest.mark.parametrize("where", ["same", "another"])
+def test_two_claims_to_one_infra_rank_that_are_read_together_are_settled_by_their_order(
+    skipped_pids: int, where: str
+) -> None:
+    """Logs are read shard by shard; which shard a node writes to is chance, here the chance of its pid."""
+    cluster = Cluster(SETTINGS, SimStore())
+    cluster.pids = skipped_pids
+    first = cluster.join("first", infra_rank=7, addr="gpu7")
+    arrive(first)
+    second = cluster.join("second", infra_rank=7, addr="gpu7" if where == "same" else "gpu8")
+    arrive(second)
+    cluster.join("other", infra_rank=0)
+    cluster.advance(2 * SETTINGS.beat_s)
+    stays, goes = (second, first) if where == "same" else (first, second)
+    assert [node.name for node in cluster.training] == ["other", stays.name]
+    assert isinstance(goes.outcome, Refused)
+
+
+def test_a_goodbye_frees_an_infra_rank_for_whoever_comes_after_it_though_both_are_read_together() -> None:
+    cluster = Cluster(SETTINGS, SimStore())
+    for number, name in enumerate(("a", "b", "c")):
+        cluster.join(name, infra_rank=number)
+        cluster.settle()
+    cluster.nodes["b"].leave(Outcome.LEFT, "maintenance")
+    successor = cluster.join("successor", infra_rank=1, addr="elsewhere")
+    arrive(successor)
+    cluster.advance(2 * SETTINGS.beat_s)
+    assert successor.outcome is None
+    assert successor.starts == 1
+
+
+def test_a_node_that_comes_and_goes_between_two_looks_leaves_no_trace() -> None:
+    cluster = Cluster(SETTINGS, SimStore())
+    brief = cluster.join("brief", infra_rank=7)
+    arrive(brief)
+    brief.leave(Outcome.LEFT, "SIGTERM")
+    cluster.join("a", infra_rank=0)
+    cluster.join("b", infra_rank=1)
+    cluster.settle()
+    assert [node.name for node in cluster.training] == ["a", "b"]
+    store = cluster.store
+    assert isinstance(store, SimStore)
+    assert not any(brief.participant.incarnation in key for key in store.data)

@@ -1,0 +1,110 @@
+"""The moment between a coordinator's look at the beats and its fence, which a real coordinator cannot close."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ft_rendezvous.errors import Refused
+from ft_rendezvous.participant import Place
+from ft_rendezvous.ports import MultiGet, perform_move
+from ft_rendezvous.settings import RunSettings
+from tests.scenarios.cluster import Cluster
+from tests.sim.store import SimStore
+
+SETTINGS = RunSettings(run_id="r", min_nodes=2, max_nodes=3)
+
+
+def running_cluster() -> Cluster:
+    cluster = Cluster(SETTINGS, SimStore())
+    for number, name in enumerate(("a", "b", "s")):
+        cluster.join(name, infra_rank=number)
+        cluster.settle()
+    assert [node.name for node in cluster.training] == ["a", "b"]
+    return cluster
+
+
+def fence_while(cluster: Cluster, meanwhile: Any) -> None:
+    """One tick of the coordinator, with something happening right after it has read the beats."""
+    tick = cluster.coordinator.tick()
+    reply: Any = None
+    while True:
+        try:
+            op = tick.send(reply)
+        except StopIteration as stop:
+            cluster.wake_at = stop.value
+            return
+        reply = cluster.store.perform(op)
+        if isinstance(op, MultiGet) and any("/beat/" in key for key in op.keys):
+            meanwhile()
+
+
+@pytest.fixture
+def fenced_late() -> Cluster:
+    """Node b was silent for a lease; its beat lands between the look that finds it dead and the fence."""
+    cluster = running_cluster()
+    late = cluster.nodes["b"]
+    late.is_frozen = True
+    cluster.advance(SETTINGS.beat_s)  # Whatever it did before has been seen by now.
+    due_at = cluster.coordinator.leases.leases[late.participant.incarnation].seen_at + SETTINGS.lease_s
+    cluster.advance(due_at - cluster.clock() - SETTINGS.beat_s / 4)
+    assert late.participant.incarnation not in cluster.coordinator.roster.fenced
+    cluster.clock.now = due_at
+    for name in ("a", "s"):
+        cluster.nodes[name].beat_if_due()
+    fence_while(cluster, lambda: perform_move(late.store, late.participant.beat()))
+    assert late.participant.incarnation in cluster.coordinator.roster.fenced
+    return cluster
+
+
+def test_a_node_fenced_at_the_last_moment_trusts_its_place_no_longer_than_a_lease(fenced_late: Cluster) -> None:
+    """Guarantee `fenced_nodes_stop`: even if it is cut off right then and never hears of its fence."""
+    late = fenced_late.nodes["b"]
+    fenced_late.advance(SETTINGS.lease_s)
+    assert not late.participant.is_trusted()
+
+
+def test_a_node_fenced_at_the_last_moment_learns_of_it_by_its_next_beat(fenced_late: Cluster) -> None:
+    late = fenced_late.nodes["b"]
+    fenced_late.settle()
+    late.is_frozen = False
+    fenced_late.advance(SETTINGS.beat_s)
+    assert [node.name for node in fenced_late.training] == ["a", "s"]
+    assert late.starts == 2, "it goes on under a new incarnation"
+    assert late.outcome is None
+
+
+def test_the_place_of_a_fenced_node_is_given_away_at_once(fenced_late: Cluster) -> None:
+    fenced_late.settle()
+    places = {name: fenced_late.nodes[name].place for name in ("a", "s")}
+    assert {name: place.rank for name, place in places.items() if isinstance(place, Place)} == {"a": 0, "s": 1}
+
+
+def test_a_beat_that_a_fenced_node_brings_back_is_cleaned_up() -> None:
+    cluster = running_cluster()
+    store = cluster.store
+    assert isinstance(store, SimStore)
+    late = cluster.nodes["b"]
+    late.is_frozen = True
+    cluster.advance(SETTINGS.lease_s + 1)
+    dead_beat = cluster.coordinator.keys.beat(late.participant.incarnation)
+    assert dead_beat not in store.data
+    perform_move(store, late.participant.beat())
+    assert dead_beat in store.data
+    late.kill()
+    for _ in range(4):
+        cluster.nodes["a"].fail()
+        cluster.advance(2 * SETTINGS.beat_s)
+    assert dead_beat not in store.data
+
+
+def test_a_refused_node_does_not_come_back() -> None:
+    cluster = running_cluster()
+    cluster.join("b2", infra_rank=1, addr="b")
+    cluster.settle()
+    cluster.advance(SETTINGS.beat_s)
+    replaced = cluster.nodes["b"]
+    assert isinstance(replaced.outcome, Refused)
+    assert replaced.starts == 1
+    assert [node.name for node in cluster.training] == ["a", "b2"]

@@ -1,0 +1,186 @@
+"""A node: one process with an elastic agent that does what torch's does with our handler.
+
+It takes places, trains, asks ten times a second whether its workers must stop, takes its time to stop them, and
+comes back; it leaves when its workers have ended well, when the run is over or when it is told to. What its
+workers do is drawn by `faults`; what it does with the store is the protocol's own code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ft_rendezvous import wire
+from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
+from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable
+from ft_rendezvous.participant import Participant, Place
+from ft_rendezvous.ports import Op
+from tests.sim.faults import Ending
+from tests.sim.kernel import Connection, Delays, Process, Routine, Sleep, Thread
+from tests.sim.link import SimLink
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+MONITOR_S = 0.1
+
+
+class Signal(Exception):
+    """SIGTERM, as torch raises it in the agent's thread."""
+
+
+class WorkersFailed(Exception):
+    """The workers failed and the agent has spent its restarts."""
+
+
+class SimNode(Process):
+    """One agent process."""
+
+    def __init__(self, world: World, name: str, info: NodeInfo) -> None:
+        super().__init__(world.kernel, name)
+        self.world = world
+        self.info = info
+        self.born_at = world.kernel.now
+        self.delays = Delays(typical_s=world.kernel.rng.choice((2e-4, 1e-3, 5e-3)))
+        self.link: SimLink | None = None
+        self.is_training = False
+        self.has_ended_well = False
+        self.is_leaving = False
+        self.agent = Thread(self, "agent", self._live())
+
+    # --- the agent ----------------------------------------------------------------------------------
+
+    def _live(self) -> Routine:
+        error: Exception | None = None
+        try:
+            yield from self._take_part()
+            outcome, reason = Outcome.SUCCEEDED, "its workers ended well"
+        except WorkersFailed:
+            outcome, reason = Outcome.FAILED, "worker rank 0 exited with 1"
+        except Signal:
+            outcome, reason = Outcome.LEFT, "SIGTERM"
+        except FtError as raised:
+            outcome, reason, error = Outcome.LEFT, str(raised), raised
+        self.is_training, self.is_leaving = False, True
+        self.agent.signal = None
+        if self.link is not None:
+            progress = self.link.participant.progress
+            has_finished = progress.finished_in > 0 and progress.finished_in == progress.trained_in
+            if outcome is Outcome.SUCCEEDED and self.link.participant.verdict is None and not has_finished:
+                outcome = Outcome.LEFT
+            yield from self.link.leave(outcome, reason)
+        self.world.eyes.exits(self, reason, error)
+        self.die()
+
+    def _take_part(self) -> Routine:
+        while True:
+            place = yield from self._next_place()
+            if (yield from self._train(self._link, place)):
+                yield from self._await_peers(self._link, place)
+                return
+
+    def _next_place(self) -> Routine:
+        yield from self._link_up()
+        try:
+            result = yield from self._link.run(self._link.participant.next_place())
+        except StoreUnavailable:
+            if not self._link.is_broken:
+                raise
+            # A connection can be reset without the store being lost: one more try, as for a training node.
+            yield from self._link_up()
+            result = yield from self._link.run(self._link.participant.next_place())
+        if isinstance(result, Verdict):
+            self.world.eyes.hears_verdict(self, result)
+            raise RunClosed("sim", result)
+        return result
+
+    @property
+    def _link(self) -> SimLink:
+        assert self.link is not None
+        return self.link
+
+    def _link_up(self) -> Routine:
+        """Have a link that works: a broken one is replaced within a lease, or the store is lost."""
+        old, settings = self.link, self.world.settings
+        if old is None:
+            yield from self._find_store(settings.join_s)
+            self.link = SimLink(self, self._connect, self._new_participant(), settings.beat_s)
+        elif old.is_broken:
+            old.stop()
+            yield from self._find_store(settings.lease_s)
+            self.link = SimLink(self, self._connect, self._new_participant(), settings.beat_s)
+            self.link.participant.is_return = True
+            # The others need not wait for the lease of the incarnation that lost its connection.
+            farewell = old.participant.goodbye(Outcome.LEFT, "its connection was lost; it joins again")
+            yield from self.link.run(farewell)
+
+    def _find_store(self, patience_s: float) -> Routine:
+        server, deadline = self.world.server, self.clock() + patience_s
+        while server.is_dead or server.is_paused or wire.IDENTITY_KEY not in server.store.data:
+            if self.clock() >= deadline:
+                raise StoreUnavailable("store", "nothing listens there")
+            yield Sleep(MONITOR_S)
+
+    def _connect(self, name: str) -> Connection:
+        return Connection(self, self.world.server, self.delays, f"{self.name} {name}")
+
+    def _new_participant(self) -> Participant:
+        return Participant(
+            epoch=self.world.epoch,
+            node=self.info,
+            lease_s=self.world.settings.lease_s,
+            clock=self.clock,
+            new_incarnation=lambda: self.world.new_incarnation(self),
+            hold_bootstrap=lambda cycle_id: (self.info.addr, 20000 + cycle_id),
+            on_enlisted=lambda: None,
+        )
+
+    def _train(self, link: SimLink, place: Place) -> Routine:
+        """Run the workers of one cycle. True if they ended well."""
+        self.is_training = True
+        self.world.eyes.takes_place(self, place)
+        workers = self.world.workers
+        plan = workers.plan(self, place)
+        while True:
+            plan = workers.revise(self, place, plan)
+            if self.kernel.now >= plan.ends_at:
+                self.is_training = False
+                self.world.eyes.workers_end(self, place, plan.ending)
+                if plan.ending is Ending.WELL:
+                    self.has_ended_well = True
+                    return True
+                if plan.ending is Ending.FOR_GOOD:
+                    raise WorkersFailed
+                yield Sleep(workers.stop_s())
+                return False
+            must_stop = link.must_stop(place.cycle_id)
+            self.world.eyes.asks_whether_to_stop(self, place, must_stop)
+            if must_stop:
+                self.is_training = False
+                yield Sleep(workers.stop_s())
+                return False
+            yield Sleep(MONITOR_S)
+
+    def _await_peers(self, link: SimLink, place: Place) -> Routine:
+        """The exit barrier. Torch's agent logs what goes wrong in it and goes on; the handler then finds that it
+        knows no verdict."""
+        participant = link.participant
+        try:
+            entered = yield from link.run(participant.finish(place.cycle_id))
+            if entered == place.world_size:
+                yield from link.run(participant.complete_barrier(place.cycle_id))
+            verdict = yield from link.run(participant.await_verdict())
+            self.world.eyes.hears_verdict(self, verdict)
+        except FtError as error:
+            self.world.tell(self.name, f"left the exit barrier: {error}")
+
+    # --- what happens to it -------------------------------------------------------------------------
+
+    def terminate(self) -> None:
+        if not self.is_leaving:
+            self.agent.interrupt(Signal())
+
+    def on_reply(self, connection: Connection, op: Op, reply: Any) -> None:
+        self.world.eyes.receives(connection, op, reply)
+
+    def on_thread_death(self, thread: Thread, error: Exception) -> None:
+        self.world.eyes.thread_dies(self, thread.name, error)

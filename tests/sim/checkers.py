@@ -1,0 +1,510 @@
+"""The guarantees of PROTOCOL.md, each a class of exactly its name.
+
+Every checker sees the run from outside: what the server performed, what agents did, true time. None of them asks
+the coordinator what it thinks. Each keeps only what it needs to judge the next sighting, so that all of them run
+after every step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from ft_rendezvous.core.model import (
+    AnyEvent,
+    AnyRecord,
+    Arrival,
+    Closed,
+    Finish,
+    Goodbye,
+    Opened,
+    Outcome,
+    Sealed,
+    Seat,
+    Verdict,
+    VerdictKind,
+)
+from ft_rendezvous.errors import ProtocolBug, StoreUnavailable
+from ft_rendezvous.participant import Place
+from ft_rendezvous.wire import chunk_of
+from tests.sim.faults import Ending
+from tests.sim.kernel import Connection, Process
+
+if TYPE_CHECKING:
+    from tests.sim.agent import SimNode
+    from tests.sim.world import World
+
+
+class Violation(BaseException):
+    """A guarantee does not hold. Passes through every `except Exception` of the code that is being watched."""
+
+    def __init__(self, checker: str, fact: str) -> None:
+        super().__init__(checker, fact)
+        self.checker = checker
+        self.fact = fact
+
+    def __str__(self) -> str:
+        return f"{self.checker}: {self.fact}"
+
+
+class Checker:
+    """All sightings there are; a checker overrides those it judges by."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._settings = world.settings
+
+    def fail(self, fact: str) -> NoReturn:
+        raise Violation(type(self).__name__, fact)
+
+    @property
+    def _now(self) -> float:
+        return self._world.kernel.now
+
+    def _name(self, incarnation: str) -> str:
+        return self._world.name_of(incarnation)
+
+    # What the server performed.
+    def published(self, event: AnyEvent) -> None: ...
+    def opened(self, event: Opened) -> None: ...
+    def seats_written(self, cycle_id: int, chunk: int) -> None: ...
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None: ...
+    def closed(self, event: Closed) -> None: ...
+    def record(self, record: AnyRecord, process: Process) -> None: ...
+    def beat(self, incarnation: str, counter: int) -> None: ...
+    def beats_read(self, incarnations: list[str]) -> None: ...
+    def logs_read(self) -> None: ...
+    def fenced(self, incarnation: str, reason: str) -> None: ...
+    def beat_ended(self, incarnation: str) -> None: ...
+    def event_deleted(self, no: int) -> None: ...
+
+    # What agents saw and did.
+    def beat_answered(self, incarnation: str, amount: int, reply: int, called_at: float) -> None: ...
+    def hears(self, incarnation: str, event: AnyEvent) -> None: ...
+    def takes_place(self, node: SimNode, place: Place) -> None: ...
+    def asks_whether_to_stop(self, node: SimNode, place: Place, must_stop: bool) -> None: ...
+    def workers_end(self, node: SimNode, place: Place, ending: Ending) -> None: ...
+    def hears_verdict(self, node: SimNode, verdict: Verdict) -> None: ...
+    def exits(self, node: SimNode, error: Exception | None) -> None: ...
+    def thread_dies(self, process: Process, thread: str, error: Exception) -> None: ...
+
+    # The passing of time.
+    def second_passes(self) -> None: ...
+    def run_ends(self) -> None: ...
+
+
+# --- one authority ----------------------------------------------------------------------------------
+
+
+class one_placement_per_cycle(Checker):
+    """A cycle has one placement: seats are written once, and every place taken is the one that was written."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._seals: dict[int, tuple[Sealed, dict[str, Seat]]] = {}
+        self._chunks: set[tuple[int, int]] = set()
+
+    def seats_written(self, cycle_id: int, chunk: int) -> None:
+        if (cycle_id, chunk) in self._chunks:
+            self.fail(f"chunk {chunk} of cycle {cycle_id} was written again")
+        self._chunks.add((cycle_id, chunk))
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        if event.cycle_id in self._seals:
+            self.fail(f"cycle {event.cycle_id} was sealed again")
+        self._seals[event.cycle_id] = (event, dict(seats))
+
+    def takes_place(self, node: SimNode, place: Place) -> None:
+        if place.cycle_id not in self._seals:
+            self.fail(f"{node.name} took a place in cycle {place.cycle_id}, which is not sealed")
+        event, seats = self._seals[place.cycle_id]
+        seat = seats.get(place.incarnation)
+        written = (event.world_size, event.master_addr, event.master_port, seat and seat.rank, seat and seat.workers)
+        taken = (place.world_size, place.master_addr, place.master_port, place.rank, place.workers)
+        if written != taken:
+            self.fail(f"{node.name} took {taken} in cycle {place.cycle_id}, written was {written}")
+
+
+class ranks_are_exact(Checker):
+    """The ranks of a sealed cycle are exactly 0..n-1, each with one incarnation that arrived in that cycle."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._arrivals: dict[tuple[int, str], Arrival] = {}
+        self._holders: dict[tuple[int, int], str] = {}
+
+    def record(self, record: AnyRecord, process: Process) -> None:
+        if isinstance(record, Arrival):
+            self._arrivals[record.cycle_id, record.incarnation] = record
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        placed = {name: seat.rank for name, seat in seats.items() if seat.rank is not None}
+        if sorted(placed.values()) != list(range(event.world_size)):
+            self.fail(f"cycle {event.cycle_id} of {event.world_size} has ranks {sorted(placed.values())}")
+        if event.world_size != self._settings.min_nodes:
+            self.fail(f"cycle {event.cycle_id} has {event.world_size} ranks, the run has {self._settings.min_nodes}")
+        for name in seats:
+            arrival = self._arrivals.get((event.cycle_id, name))
+            if arrival is None:
+                self.fail(f"{self._name(name)} is seated in cycle {event.cycle_id} and never arrived in it")
+            if chunk_of(arrival.seq) >= event.chunks:
+                self.fail(f"{self._name(name)} would not look at its own chunk of cycle {event.cycle_id}")
+        workers = [seat.workers for seat in seats.values() if seat.workers is not None]
+        if workers and sorted(w.base_global_rank for w in workers)[0] != 0:
+            self.fail(f"no worker of cycle {event.cycle_id} has global rank 0")
+
+    def takes_place(self, node: SimNode, place: Place) -> None:
+        holder = self._holders.setdefault((place.cycle_id, place.rank), place.incarnation)
+        if holder != place.incarnation:
+            self.fail(f"rank {place.rank} of cycle {place.cycle_id} is taken by {node.name} and {self._name(holder)}")
+
+
+class cycle_ids_are_monotonic(Checker):
+    """Cycle ids grow by one and are never reused; events are numbered without gaps."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._cycle_id = self._no = 0
+
+    def published(self, event: AnyEvent) -> None:
+        if event.no != self._no + 1:
+            self.fail(f"event {event.no} after event {self._no}")
+        self._no = event.no
+
+    def opened(self, event: Opened) -> None:
+        if event.cycle_id != self._cycle_id + 1:
+            self.fail(f"cycle {event.cycle_id} after cycle {self._cycle_id}")
+        self._cycle_id = event.cycle_id
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        if event.cycle_id != self._cycle_id:
+            self.fail(f"cycle {event.cycle_id} was sealed while cycle {self._cycle_id} was the current one")
+
+
+class one_verdict(Checker):
+    """A run is closed once, nothing follows, and every node hears the same verdict."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._verdict: Verdict | None = None
+
+    def published(self, event: AnyEvent) -> None:
+        if self._verdict is not None:
+            self.fail(f"event {event.no} follows the verdict {self._verdict}")
+
+    def closed(self, event: Closed) -> None:
+        self._verdict = event.verdict
+
+    def hears_verdict(self, node: SimNode, verdict: Verdict) -> None:
+        if verdict != self._verdict:
+            self.fail(f"{node.name} heard {verdict}, published was {self._verdict}")
+
+
+class success_is_earned(Checker):
+    """A run is closed as succeeded only if the workers of every active of its last world ended well."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._world_now: set[str] = set()
+        self._finished: set[str] = set()
+        self._ended_well: set[str] = set()
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        self._world_now = {name for name, seat in seats.items() if seat.rank is not None}
+
+    def workers_end(self, node: SimNode, place: Place, ending: Ending) -> None:
+        if ending is Ending.WELL:
+            self._ended_well.add(place.incarnation)
+
+    def record(self, record: AnyRecord, process: Process) -> None:
+        if isinstance(record, Finish) or (isinstance(record, Goodbye) and record.outcome is Outcome.SUCCEEDED):
+            self._finished.add(record.incarnation)
+
+    def closed(self, event: Closed) -> None:
+        if event.verdict.kind is VerdictKind.SUCCEEDED:
+            for name in sorted(self._world_now):
+                if name not in self._finished or name not in self._ended_well:
+                    self.fail(f"the run succeeded, but {self._name(name)} has not finished")
+
+
+# --- leases -----------------------------------------------------------------------------------------
+
+
+class no_dead_incarnation_placed(Checker):
+    """An incarnation that is fenced, has gone, or has been silent for longer than a lease is not placed."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._over: dict[str, str] = {}
+        self._going: dict[str, str] = {}
+        self._arrived: set[str] = set()
+        self._beat_at: dict[str, float] = {}
+
+    def beat(self, incarnation: str, counter: int) -> None:
+        self._beat_at[incarnation] = self._world.server.uptime()
+
+    def fenced(self, incarnation: str, reason: str) -> None:
+        self._over[incarnation] = f"fenced ({reason})"
+
+    def record(self, record: AnyRecord, process: Process) -> None:
+        if isinstance(record, Goodbye):
+            self._going[record.incarnation] = "gone"
+        elif isinstance(record, Arrival) and record.incarnation not in self._arrived:
+            # A lease begins when its node has arrived, however long ago it wrote its first beat.
+            self._arrived.add(record.incarnation)
+            self._beat_at[record.incarnation] = self._world.server.uptime()
+
+    def logs_read(self) -> None:
+        # A goodbye counts once the coordinator can have read it.
+        self._over.update(self._going)
+        self._going.clear()
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        uptime, settings = self._world.server.uptime(), self._settings
+        # A coordinator that was paused has to begin all leases anew.
+        ran_s = self._now - self._world.host.process.resumed_at
+        for name, seat in seats.items():
+            if seat.rank is None:
+                continue
+            if name in self._over:
+                self.fail(f"{self._name(name)} is placed in cycle {event.cycle_id} and is {self._over[name]}")
+            silent_s = min(uptime - self._beat_at.get(name, 0.0), ran_s)
+            if silent_s > settings.lease_s + 2 * settings.beat_s:
+                self.fail(f"{self._name(name)} is placed in cycle {event.cycle_id}, silent for {silent_s:.3f} s")
+
+
+class fenced_nodes_stop(Checker):
+    """A node reports that its workers must stop at the latest when its own lease is over, and a fenced one gets
+    no new lease. A paused node is judged when it next runs, which is when it next asks."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._fenced_at: dict[str, float] = {}
+        self._counters: dict[str, int] = {}
+        self._lease_from: dict[str, float] = {}
+        self._longest_s = self._settings.lease_s * (1 + 2e-4) + 1e-3
+
+    def fenced(self, incarnation: str, reason: str) -> None:
+        self._fenced_at.setdefault(incarnation, self._now)
+
+    def beat_answered(self, incarnation: str, amount: int, reply: int, called_at: float) -> None:
+        counter = self._counters[incarnation] = self._counters.get(incarnation, 0) + amount
+        if reply == counter:
+            self._lease_from[incarnation] = called_at
+
+    def asks_whether_to_stop(self, node: SimNode, place: Place, must_stop: bool) -> None:
+        if must_stop:
+            return
+        name = place.incarnation
+        lease_from = self._lease_from.get(name, 0.0)
+        if self._now > lease_from + self._longest_s:
+            self.fail(f"{node.name} trains on, {self._now - lease_from:.3f} s after its last good beat")
+        fenced_at = self._fenced_at.get(name)
+        if fenced_at is not None and self._now > fenced_at + self._longest_s:
+            self.fail(f"{node.name} trains on, {self._now - fenced_at:.3f} s after it was fenced")
+
+
+class no_live_node_is_dropped(Checker):
+    """A node that beats and hears does not lose its lease, a node that has a beat is not refused for having none,
+    and the newest start at an address is not replaced by an older one."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._beat_at: dict[str, float] = {}
+        self._seen_at: dict[str, tuple[float, float]] = {}
+        self._came: dict[str, tuple[int, int]] = {}
+
+    def record(self, record: AnyRecord, process: Process) -> None:
+        if isinstance(record, Arrival):
+            self._came.setdefault(record.incarnation, (record.cycle_id, record.seq))
+
+    def beat(self, incarnation: str, counter: int) -> None:
+        self._beat_at[incarnation] = self._world.server.uptime()
+
+    def beats_read(self, incarnations: list[str]) -> None:
+        uptime = self._world.server.uptime()
+        for name in incarnations:
+            self._seen_at[name] = (self._beat_at[name], uptime)
+
+    def fenced(self, incarnation: str, reason: str) -> None:
+        settings = self._settings
+        if "no beat for" in reason:
+            beat_at, read_at = self._seen_at[incarnation]
+            # Between the read and the judgement the coordinator may lose a beat and a quarter without noticing.
+            least_s = settings.lease_s - 1.25 * settings.beat_s - 0.05
+            if read_at - beat_at < least_s:
+                self.fail(f"{self._name(incarnation)} lost its lease {read_at - beat_at:.3f} s after a beat")
+        elif "without a beat" in reason and incarnation in self._beat_at:
+            self.fail(f"{self._name(incarnation)} was refused for having no beat, and has one")
+        elif "is a newer start of" in reason:
+            later = [name for name, came in self._came.items() if came > self._came[incarnation]]
+            if not any(self._is_same_place(incarnation, name) for name in later):
+                self.fail(f"{self._name(incarnation)} was replaced by an older start")
+
+    def _is_same_place(self, one: str, other: str) -> bool:
+        info, rival = self._world.node_of(one).info, self._world.node_of(other).info
+        return (info.addr, info.infra_rank) == (rival.addr, rival.infra_rank)
+
+
+class nobody_trains_after_moving_on(Checker):
+    """A node that arrived in a later cycle, or has heard of one, does not train in an earlier one."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._arrived_in: dict[str, int] = {}
+        self._heard_of: dict[str, int] = {}
+
+    def record(self, record: AnyRecord, process: Process) -> None:
+        if isinstance(record, Arrival):
+            self._arrived_in[process.name] = max(record.cycle_id, self._arrived_in.get(process.name, 0))
+
+    def hears(self, incarnation: str, event: AnyEvent) -> None:
+        if isinstance(event, Opened):
+            self._heard_of[incarnation] = event.cycle_id
+
+    def takes_place(self, node: SimNode, place: Place) -> None:
+        self._judge(node, place, self._arrived_in.get(node.name, 0))
+
+    def asks_whether_to_stop(self, node: SimNode, place: Place, must_stop: bool) -> None:
+        if not must_stop:
+            # What is heard while the agent takes its place counts from when it first asks.
+            self._judge(node, place, self._arrived_in.get(node.name, 0))
+            self._judge(node, place, self._heard_of.get(place.incarnation, 0))
+
+    def _judge(self, node: SimNode, place: Place, newest: int) -> None:
+        if newest > place.cycle_id:
+            self.fail(f"{node.name} trains in cycle {place.cycle_id} and has moved on to cycle {newest}")
+
+
+# --- going on ---------------------------------------------------------------------------------------
+
+
+class nobody_waits_for_a_deleted_event(Checker):
+    """No ear that its node relies on stays blocked on an event that is gone and will not come again."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._no = 0
+
+    def published(self, event: AnyEvent) -> None:
+        self._no = max(self._no, event.no)
+
+    def second_passes(self) -> None:
+        settings = self._settings
+        patience_s = settings.lease_s + 2 * settings.beat_s + 1.0
+        for key, waiters in self._world.server.store.waiters.items():
+            if "/event/" not in key or int(key.rsplit("/", 1)[1]) > self._no:
+                continue
+            for waiter in waiters:
+                ear = waiter.owner
+                assert isinstance(ear, Connection)
+                since = max(ear.waits_since, ear.process.resumed_at, self._world.host.process.resumed_at)
+                if self._is_relied_upon(ear) and self._now > since + patience_s:
+                    self.fail(f"{ear.name} has waited for {key} for {self._now - since:.3f} s; it was deleted")
+
+    def _is_relied_upon(self, ear: Connection) -> bool:
+        node = ear.process
+        link = getattr(node, "link", None)
+        if link is None or node.is_paused or node.is_leaving:
+            return False
+        return ear.serves == link.participant.incarnation and not link.is_broken
+
+
+class nobody_gives_up_on_a_live_store(Checker):
+    """A node leaves for want of an answer, or over a value it cannot read, only if the store was silent or its
+    connection cut. A read that blocks on a key that was deleted looks like a silent store."""
+
+    def exits(self, node: SimNode, error: Exception | None) -> None:
+        if isinstance(error, ProtocolBug):
+            self.fail(f"{node.name} gave up: {error}")
+        if isinstance(error, StoreUnavailable) and not self._was_silent() and not self._was_cut(node):
+            self.fail(f"{node.name} gave up: {error}")
+
+    def _was_silent(self) -> bool:
+        world = self._world
+        patience_s = 2 * self._settings.lease_s
+        return world.server_died_at is not None or world.host.process.is_paused or (
+            self._now - world.host.process.resumed_at < patience_s
+        )
+
+    def _was_cut(self, node: SimNode) -> bool:
+        return any(connection.is_broken for connection in node.connections)
+
+
+class keys_are_bounded(Checker):
+    """The store holds what the last cycles and the nodes of a run need, however long it lasts."""
+
+    def second_passes(self) -> None:
+        self._judge()
+
+    def run_ends(self) -> None:
+        self._judge()
+
+    def _judge(self) -> None:
+        cycles, per_cycle, per_incarnation = 6, 20, 5
+        limit = cycles * per_cycle + per_incarnation * len(self._world.incarnations)
+        count = len(self._world.server.store.data)
+        if count > limit:
+            self.fail(f"{count} keys in the store, at most {limit} are needed")
+
+
+class nothing_throws(Checker):
+    """No thread of a node or of the host ends by an error it did not expect."""
+
+    def thread_dies(self, process: Process, thread: str, error: Exception) -> None:
+        self.fail(f"{process.name}: its {thread} died: {type(error).__name__}: {error}")
+
+
+class converges(Checker):
+    """Once faults stop, the run is closed and everybody has gone within a bound; and if nothing that happened
+    before stands in the way, it succeeds."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._verdict: Verdict | None = None
+        self._obstacle = ""
+
+    def record(self, record: AnyRecord, process: Process) -> None:
+        if not self._world.is_healed:
+            if isinstance(record, Finish):
+                self._obstacle = "a node finished before"
+            elif isinstance(record, Goodbye) and record.outcome is not Outcome.LEFT:
+                self._obstacle = "a node gave up before"
+
+    def closed(self, event: Closed) -> None:
+        self._verdict = event.verdict
+        if not self._world.is_healed:
+            self._obstacle = "it was closed before"
+        elif event.verdict.reason.startswith("join_timeout") and self._now < self._world.heals_at + 5.0:
+            self._obstacle = "the nodes that were missing came too late"
+
+    def second_passes(self) -> None:
+        if self._world.is_healed and self._now > self._world.converges_by():
+            self.fail(f"not over by {self._now:.1f} s, healed at {self._world.heals_at:.1f} s: {self._state()}")
+
+    def _state(self) -> str:
+        alive = [node.name for node in self._world.nodes if not node.is_dead]
+        return f"verdict {self._verdict}, still there: {', '.join(alive) or 'nobody'}"
+
+    def run_ends(self) -> None:
+        if self._world.server_died_at is not None or self._obstacle:
+            return
+        if self._verdict is None or self._verdict.kind is not VerdictKind.SUCCEEDED:
+            self.fail(f"nothing stands in the way of success, but the verdict is {self._verdict}")
+
+
+ALL: tuple[type[Checker], ...] = (
+    one_placement_per_cycle,
+    ranks_are_exact,
+    nobody_trains_after_moving_on,
+    no_dead_incarnation_placed,
+    fenced_nodes_stop,
+    cycle_ids_are_monotonic,
+    one_verdict,
+    success_is_earned,
+    no_live_node_is_dropped,
+    nobody_waits_for_a_deleted_event,
+    nobody_gives_up_on_a_live_store,
+    keys_are_bounded,
+    nothing_throws,
+    converges,
+)

@@ -1,0 +1,275 @@
+"""What goes wrong: drawn from the seed, aimed when it happens, over when the world heals.
+
+Owns what workers do and every fault there is. A fault acts on processes, connections and the server only; it
+knows nothing of the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import TYPE_CHECKING
+
+from ft_rendezvous.participant import Place
+from tests.sim.kernel import Process, Trap
+
+if TYPE_CHECKING:
+    from tests.sim.agent import SimNode
+    from tests.sim.world import World
+
+# --- workers ----------------------------------------------------------------------------------------
+
+
+class Ending(StrEnum):
+    WELL = "end well"
+    FAILED = "fail"
+    FOR_GOOD = "fail, and the agent has spent its restarts"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When and how one node's workers of one cycle end."""
+
+    ends_at: float
+    ending: Ending
+    is_healthy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a cycle's training, for all its nodes together."""
+
+    kind: str
+    begins_at: float
+    first: int
+    second: int
+
+
+_FATES = {"one fails": 40, "some fail": 10, "lasts": 38, "ends well": 5, "is torn": 5, "one gives up": 2}
+_NEVER = Plan(float("inf"), Ending.FAILED)
+
+
+class Workers:
+    """Draws what workers do. After healing they all end well."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng: Random = world.kernel.rng
+        self._fates: dict[int, Fate] = {}
+
+    def plan(self, node: SimNode, place: Place) -> Plan:
+        rng, now = self._rng, self._world.kernel.now
+        if self._world.is_healed:
+            return Plan(now + rng.uniform(0.3, 2.0), Ending.WELL, is_healthy=True)
+        if place.cycle_id not in self._fates:
+            kind = rng.choices(list(_FATES), list(_FATES.values()))[0]
+            first, second = rng.randrange(place.world_size), rng.randrange(place.world_size)
+            self._fates[place.cycle_id] = Fate(kind, now + rng.choice((0.0, rng.uniform(0.0, 5.0))), first, second)
+        return self._draw(self._fates[place.cycle_id], place.rank)
+
+    def _draw(self, fate: Fate, rank: int) -> Plan:
+        at = fate.begins_at + self._rng.uniform(0.0, 0.5)
+        match fate.kind:
+            case "one fails" if rank == fate.first:
+                return Plan(at, Ending.FAILED)
+            case "some fail" if self._rng.random() < 0.5:
+                return Plan(at, Ending.FAILED)
+            case "ends well":
+                return Plan(at, Ending.WELL)
+            case "is torn" if rank == fate.first:
+                return Plan(at, Ending.WELL)
+            case "is torn" if rank == fate.second:
+                return Plan(at, Ending.FAILED)
+            case "one gives up" if rank == fate.first:
+                return Plan(at, Ending.FOR_GOOD)
+        return _NEVER
+
+    def revise(self, node: SimNode, place: Place, plan: Plan) -> Plan:
+        """The plan that holds now: healing overtakes what was drawn before."""
+        return self.plan(node, place) if self._world.is_healed and not plan.is_healthy else plan
+
+    def stop_s(self) -> float:
+        """How long stopping workers takes; sometimes longer than anybody waits for."""
+        rng = self._rng
+        if rng.random() < 0.1 and not self._world.is_healed:
+            return rng.uniform(0.0, 2 * self._world.settings.last_call_s)
+        return rng.uniform(0.0, 0.4)
+
+
+# --- faults -----------------------------------------------------------------------------------------
+
+
+class Faults:
+    """Injects the faults of one run between its start and its healing."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._kernel = world.kernel
+        self._rng = world.kernel.rng
+        self._lease_s = world.settings.lease_s
+        self._kinds: dict[Callable[[], None], int] = {
+            self.crash: 3,
+            self.crash_at_a_call: 5,
+            self.pause: 4,
+            self.pause_at_a_call: 5,
+            self.slow_down: 3,
+            self.cut: 5,
+            self.pause_coordinator: 3,
+            self.pause_coordinator_at_a_call: 3,
+            self.start_twice: 2,
+            self.restart: 3,
+            self.start_impostor: 1,
+            self.terminate: 2,
+            self.start_another: 3,
+        }
+
+    def schedule(self, until: float) -> None:
+        """Draw how many faults there are, and when."""
+        rng = self._rng
+        for _ in range(rng.choice((0, 1, 2, 3, 4, 6, 9))):
+            self._kernel.at(rng.uniform(0.0, until), self._strike)
+        if rng.random() < 0.02:
+            self._kernel.at(rng.uniform(0.0, until), self._world.kill_server)
+
+    def _strike(self) -> None:
+        if not self._world.is_healed:
+            self._rng.choices(list(self._kinds), list(self._kinds.values()))[0]()
+
+    # --- nodes --------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        node = self._victim()
+        if node is not None:
+            self._kill(node)
+
+    def crash_at_a_call(self) -> None:
+        node = self._victim()
+        if node is not None:
+            self._trap(node, lambda: self._kill(node))
+
+    def pause(self) -> None:
+        node = self._victim()
+        if node is not None:
+            self._stop(node, self._pause_s())
+
+    def pause_at_a_call(self) -> None:
+        node, pause_s = self._victim(), self._pause_s()
+        if node is not None:
+            self._trap(node, lambda: self._stop(node, pause_s))
+
+    def slow_down(self) -> None:
+        node = self._victim()
+        if node is not None:
+            node.delays.spike_s = self._rng.choice((0.02, 0.2, self._lease_s / 4))
+            node.delays.spikes_until = self._kernel.now + self._rng.uniform(0.5, 2 * self._lease_s)
+            self._world.tell(node.name, f"its network gets slow by up to {node.delays.spike_s:g} s")
+
+    def cut(self) -> None:
+        """Break one of a node's connections, or all of them."""
+        node = self._victim()
+        living = [c for c in node.connections if not c.is_broken] if node is not None else []
+        if node is not None and living:
+            chosen = living if self._rng.random() < 0.4 else [self._rng.choice(living)]
+            for connection in chosen:
+                self._world.tell(node.name, f"loses its connection {connection.name}")
+                connection.cut(loses_sent=self._rng.random() < 0.5)
+
+    def terminate(self) -> None:
+        node = self._victim()
+        if node is not None:
+            self._world.tell(node.name, "gets SIGTERM")
+            node.terminate()
+
+    # --- starts -------------------------------------------------------------------------------------
+
+    def start_twice(self) -> None:
+        """Start an agent where one runs already, with the same infra rank."""
+        node = self._victim()
+        if node is not None:
+            self._world.start_node(node.info)
+
+    def restart(self) -> None:
+        """A node dies and is started again where it was."""
+        node = self._victim()
+        if node is not None:
+            self._kill(node)
+            after_s = self._rng.choice((0.01, self._rng.uniform(0.1, 2 * self._lease_s)))
+            self._kernel.at(self._kernel.now + after_s, self._world.start_node, node.info)
+
+    def start_impostor(self) -> None:
+        """Start an agent elsewhere with an infra rank that is taken."""
+        node = self._victim()
+        if node is not None:
+            self._world.start_node(node.info, addr=self._world.new_addr())
+
+    def start_another(self) -> None:
+        self._world.start_node(self._world.new_info())
+
+    # --- the host -----------------------------------------------------------------------------------
+
+    def pause_coordinator(self) -> None:
+        self._stop_host(self._pause_s(), with_server=self._rng.random() < 0.5)
+
+    def pause_coordinator_at_a_call(self) -> None:
+        pause_s, with_server = self._pause_s(), self._rng.random() < 0.5
+        self._trap(self._world.host.process, lambda: self._stop_host(pause_s, with_server))
+
+    def _stop_host(self, pause_s: float, with_server: bool) -> None:
+        process, server = self._world.host.process, self._world.server
+        if process.is_paused or process.is_dead:
+            return
+        self._world.tell("host", f"is paused for {pause_s:.3f} s, its server {'too' if with_server else 'is not'}")
+        process.pause()
+        if with_server:
+            server.pause()
+        self._kernel.at(self._kernel.now + pause_s, self.resume_host)
+
+    def resume_host(self) -> None:
+        process, server = self._world.host.process, self._world.server
+        if process.is_paused:
+            self._world.tell("host", "goes on")
+            if server.is_paused:
+                server.resume()
+            process.resume()
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _victim(self) -> SimNode | None:
+        living = [node for node in self._world.nodes if not node.is_dead]
+        return self._rng.choice(living) if living else None
+
+    def _pause_s(self) -> float:
+        """Short, about as long as a lease, or much longer."""
+        rng = self._rng
+        return rng.choice((rng.uniform(0.0, 1.0), 1.0 + rng.uniform(-0.1, 0.2), rng.uniform(1.0, 3.0))) * self._lease_s
+
+    def _trap(self, process: Process, spring: Callable[[], None]) -> None:
+        process.trap = Trap(self._rng.randrange(12), is_after=self._rng.random() < 0.5, spring=spring)
+
+    def _kill(self, node: SimNode) -> None:
+        if not node.is_dead:
+            loses_sent = self._rng.random() < 0.3
+            self._world.tell(node.name, "dies, and its machine with it" if loses_sent else "dies")
+            node.die(loses_sent)
+
+    def _stop(self, node: SimNode, pause_s: float) -> None:
+        if not node.is_dead and not node.is_paused:
+            self._world.tell(node.name, f"is paused for {pause_s:.3f} s")
+            node.pause()
+            self._kernel.at(self._kernel.now + pause_s, self._go_on, node)
+
+    def _go_on(self, node: SimNode) -> None:
+        if node.is_paused and not node.is_dead:
+            self._world.tell(node.name, "goes on")
+            node.resume()
+
+    def heal(self) -> None:
+        """Undo what can be undone. The dead stay dead."""
+        for node in self._world.nodes:
+            node.trap = None
+            node.delays.spikes_until = 0.0
+            self._go_on(node)
+        self._world.host.process.trap = None
+        self.resume_host()

@@ -1,0 +1,310 @@
+"""The protocol, broken on purpose: one mistake each, of the kind a careful reader could make.
+
+Proves that the checkers see. Every variant names the checkers that may catch it; one that nobody catches within a
+few hundred seeds means that a checker is blind or that the simulation never goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from ft_rendezvous import board, participant, wire
+from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.core.lifecycle import Role
+from ft_rendezvous.core.liveness import LeaseTable, Pulse
+from ft_rendezvous.core.model import AnyRecord, AnyWhy, Sealed, Seat, View, fold
+from ft_rendezvous.core.roster import Fence, Member, Roster
+from ft_rendezvous.participant import CHANGED, Flow, Participant
+from ft_rendezvous.ports import Add, Check, Delete, Get, Move, MultiSet
+from ft_rendezvous.wire import Keys
+from tests.sim.host import SimHost
+from tests.sim.kernel import Call, Routine, Sleep
+
+Patches = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to be wrong, and who must notice."""
+
+    name: str
+    caught_by: frozenset[str]
+    broken: Patches
+    host_class: type[SimHost] = SimHost
+
+
+VARIANTS: dict[str, Variant] = {}
+
+
+def _variant(*caught_by: str, host_class: type[SimHost] = SimHost) -> Callable[[Patches], Patches]:
+    def register(patches: Patches) -> Patches:
+        name = patches.__name__
+        VARIANTS[name] = Variant(name, frozenset(caught_by), patches, host_class)
+        return patches
+
+    return register
+
+
+# --- what is published ------------------------------------------------------------------------------
+
+
+@_variant("ranks_are_exact")
+def seal_before_seats() -> AbstractContextManager[Any]:
+    """Whoever sees the seal may not find its seat."""
+
+    def publish_sealed(keys: Keys, sealed: Sealed, chunks: list[dict[str, Seat]], view: View) -> Move[View]:
+        after = fold(view, sealed)
+        yield MultiSet([keys.event(sealed.no), keys.head], [wire.encode(sealed), wire.encode(after)])
+        names = [keys.chunk(sealed.cycle_id, index) for index in range(len(chunks))]
+        yield MultiSet(names, [wire.encode(chunk) for chunk in chunks])
+        return after
+
+    return patch.object(board, "publish_sealed", publish_sealed)
+
+
+@_variant("cycle_ids_are_monotonic")
+def first_free_cycle_id() -> AbstractContextManager[Any]:
+    """Look for an id that is not in use, then take it: one that was deleted looks unused."""
+    original = Coordinator._open
+
+    def _open(self: Coordinator, why: AnyWhy) -> Move[None]:
+        if self.readers:
+            free = 1
+            while (yield Check([self.keys.arrived(free)])):
+                free += 1
+            before = msgspec.structs.replace(self.view.opened, cycle_id=free - 1)
+            self.view = msgspec.structs.replace(self.view, opened=before)
+        yield from original(self, why)
+
+    return patch.object(Coordinator, "_open", _open)
+
+
+@_variant("nobody_waits_for_a_deleted_event", "converges")
+def events_deleted_unread() -> AbstractContextManager[Any]:
+    """Delete every event but the last, whoever has read it."""
+    return patch.object(LeaseTable, "acknowledged_by_all", lambda self, floor: 1 << 30)
+
+
+@_variant("nobody_waits_for_a_deleted_event", "converges")
+def head_read_before_arrival() -> AbstractContextManager[Any]:
+    """A newcomer that the coordinator does not know yet relies on events that nobody keeps for it."""
+
+    def _enlist(self: Participant) -> Move[None]:
+        self.incarnation, self.view = self.new_incarnation(), None
+        self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
+        self.progress, self.has_lapsed, self.has_left = participant.Progress(), False, False
+        yield from self.beat()
+        head = yield from board.read_head(self.keys)
+        if head.closed is None:
+            yield from self._arrive(head.opened)
+        self.view = head
+        self.on_enlisted()
+
+    return patch.object(Participant, "_enlist", _enlist)
+
+
+# --- leases -----------------------------------------------------------------------------------------
+
+
+@_variant("no_dead_incarnation_placed")
+def fence_without_incarnation() -> AbstractContextManager[Any]:
+    """A fenced node comes back under its old incarnation, and the coordinator has forgotten the fence."""
+    original_init, original_remove = Participant.__post_init__, Roster._remove
+
+    def __post_init__(self: Participant) -> None:
+        original_init(self)
+        draw = self.new_incarnation
+        self.new_incarnation = lambda: self.incarnation or draw()
+
+    def _remove(self: Roster, incarnation: str) -> None:
+        original_remove(self, incarnation)
+        self.fenced.discard(incarnation)
+
+    return _all(
+        patch.object(Participant, "__post_init__", __post_init__), patch.object(Roster, "_remove", _remove)
+    )
+
+
+@_variant("no_live_node_is_dropped")
+def leases_survive_no_pause() -> AbstractContextManager[Any]:
+    """A coordinator that was paused blames the nodes for what it did not see."""
+    original = LeaseTable.observe
+
+    def observe(self: LeaseTable, counters: Any, now: float, planned_gap_s: float, published: int) -> None:
+        original(self, counters, now, float("inf"), published)
+
+    return patch.object(LeaseTable, "observe", observe)
+
+
+@_variant("no_dead_incarnation_placed")
+def dead_still_placed() -> AbstractContextManager[Any]:
+    """The lease is judged, the fence is written, and the roster is not told."""
+
+    def _drop(self: Coordinator, incarnation: str, reason: str) -> Move[None]:
+        name = self.roster.members[incarnation].name
+        yield from self._fence(Fence(incarnation, name, reason, is_refusal=False))
+
+    return patch.object(Coordinator, "_drop", _drop)
+
+
+@_variant("fenced_nodes_stop")
+def beat_reply_unchecked() -> AbstractContextManager[Any]:
+    """A node takes any reply to its beat for a renewed lease."""
+
+    def take_reply(self: Pulse, amount: int, reply: int, sent_at: float) -> None:
+        self.counter = reply
+        self.alive_until = sent_at + self.lease_s
+
+    return patch.object(Pulse, "take_reply", take_reply)
+
+
+@_variant("fenced_nodes_stop")
+def lease_from_the_reply() -> AbstractContextManager[Any]:
+    """A node counts its lease from when it heard of it, which is later than when the coordinator saw the beat."""
+
+    def beat(self: Participant) -> Move[None]:
+        pulse = self.pulse
+        if not self.incarnation or self.has_left or pulse.is_fenced:
+            return
+        amount = pulse.next_amount(self.view.no if self.view is not None else 0)
+        reply: int = yield Add(self.keys.beat(self.incarnation), amount)
+        pulse.take_reply(amount, reply, self.clock())
+
+    return patch.object(Participant, "beat", beat)
+
+
+@_variant("no_live_node_is_dropped")
+def newcomers_in_any_order() -> AbstractContextManager[Any]:
+    """Of two starts of one node, the one whose record is read last stays: that may be the dead one."""
+    return patch("ft_rendezvous.coordinator.sorted", lambda items, key: list(items), create=True)
+
+
+# --- who counts -------------------------------------------------------------------------------------
+
+
+@_variant("ranks_are_exact")
+def finished_are_survivors() -> AbstractContextManager[Any]:
+    """Nodes that have finished are counted among those that came back."""
+    original = Roster.reopen
+
+    def reopen(self: Roster) -> None:
+        original(self)
+        for name, member in self.members.items():
+            if member.role is Role.FINISHED:
+                member.role = Role.ARRIVED
+                self.arrived[name] = member.arrival
+
+    return patch.object(Roster, "reopen", reopen)
+
+
+@_variant("success_is_earned")
+def success_on_first_finish() -> AbstractContextManager[Any]:
+    """The first node to finish speaks for all."""
+    original = Roster._finish
+
+    def _finish(self: Roster, incarnation: str, member: Member) -> None:
+        original(self, incarnation, member)
+        self.unfinished.clear()
+
+    return patch.object(Roster, "_finish", _finish)
+
+
+@_variant("ranks_are_exact")
+def records_of_any_cycle() -> AbstractContextManager[Any]:
+    """An arrival in the last cycle counts in this one."""
+    original = Roster.take
+
+    def take(self: Roster, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Fence]:
+        return original(self, record, record.cycle_id, is_open)
+
+    return patch.object(Roster, "take", take)
+
+
+# --- nodes ------------------------------------------------------------------------------------------
+
+
+@_variant("one_placement_per_cycle")
+def seat_of_an_earlier_cycle() -> AbstractContextManager[Any]:
+    """A node remembers its seat and does not look again."""
+    seats: dict[str, Seat | None] = {}
+
+    def read_seat(keys: Keys, sealed: Sealed, incarnation: str, seq: int) -> Move[Seat | None]:
+        if incarnation not in seats:
+            chunk = wire.decode_seats((yield Get(keys.chunk(sealed.cycle_id, wire.chunk_of(seq)))))
+            seats[incarnation] = chunk.get(incarnation)
+        return seats[incarnation]
+
+    return patch.object(board, "read_seat", read_seat)
+
+
+@_variant("nobody_trains_after_moving_on")
+def superseded_and_training() -> AbstractContextManager[Any]:
+    """A node hears of the next cycle and does not stop."""
+    return patch.object(participant, "is_superseded", lambda view, cycle_id: False)
+
+
+@_variant("converges")
+def verdict_only_by_ear() -> AbstractContextManager[Any]:
+    """A node that has finished and lost its lease waits for an event it can no longer hear."""
+
+    def await_verdict(self: Participant) -> Flow[Any]:
+        while self.verdict is None:
+            yield CHANGED
+        return self.verdict
+
+    return patch.object(Participant, "await_verdict", await_verdict)
+
+
+# --- the bell ---------------------------------------------------------------------------------------
+
+
+class _LateBell(SimHost):
+    """Deletes the bell after the look."""
+
+    is_due = True
+
+    def _rest(self, wake_at: float) -> Routine:
+        self.is_due = False
+        yield Call(self._voice, Delete(self.coordinator.keys.bell))
+        yield from super()._rest(wake_at)
+
+    def _listen_for_bell(self) -> Routine:
+        while True:
+            yield Call(self._ear, Get(self.coordinator.keys.bell))
+            self.is_due = True
+            self._ring()
+            yield Sleep(0.01)
+
+
+@_variant("converges", host_class=_LateBell)
+@contextmanager
+def bell_deleted_after_the_look() -> Iterator[None]:
+    """With nothing but the bell to make the coordinator read, a ring between look and deletion is lost."""
+    original = Coordinator._read_records
+    hosts: list[_LateBell] = []
+    original_init = _LateBell.__init__
+
+    def __init__(self: _LateBell, *args: Any) -> None:
+        hosts[:] = [self]
+        original_init(self, *args)
+
+    def _read_records(self: Coordinator) -> Move[None]:
+        if hosts[0].is_due or self.disagrees_since is not None:
+            yield from original(self)
+
+    with patch.object(Coordinator, "_read_records", _read_records), patch.object(_LateBell, "__init__", __init__):
+        yield
+
+
+@contextmanager
+def _all(*patches: AbstractContextManager[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in patches:
+            stack.enter_context(one)
+        yield

@@ -1,0 +1,198 @@
+"""The shape of the code, as far as a machine can see it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "ft_rendezvous"
+MODULES = sorted(ROOT.rglob("*.py"))
+CORE = sorted((ROOT / "core").glob("*.py"))
+TOO_LONG = 400
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)} imports relatively"
+            found.add(node.module or "")
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def attributes_of(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, owner and name of every attribute that is read, where the owner is a plain name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield node.lineno, node.value.id, node.attr
+
+
+def torch_names_in(path: Path) -> set[str]:
+    """Names in a file that stand for something of torch."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update((alias.asname or alias.name).split(".")[0] for alias in node.names if "torch" in alias.name)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            names.update(alias.asname or alias.name for alias in node.names)
+    return names
+
+
+by_module = pytest.mark.parametrize("path", MODULES, ids=name_of)
+by_core_module = pytest.mark.parametrize("path", CORE, ids=name_of)
+
+
+@by_core_module
+def test_the_core_imports_the_standard_library_msgspec_and_itself(path: Path) -> None:
+    for module in imports_of(path):
+        top = module.split(".")[0]
+        assert (
+            top in sys.stdlib_module_names
+            or top == "msgspec"
+            or module.startswith(("ft_rendezvous.core", "ft_rendezvous.errors"))
+        ), f"core/{path.name} imports {module}"
+
+
+@by_core_module
+def test_the_core_knows_no_clock_no_log_no_chance_and_no_input_or_output(path: Path) -> None:
+    forbidden = {"time", "datetime", "logging", "random", "secrets", "os", "socket", "threading", "asyncio", "pathlib"}
+    assert not {module.split(".")[0] for module in imports_of(path)} & forbidden
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ("print", "open", "input")]
+
+
+@by_core_module
+def test_core_and_protocol_run_without_torch(path: Path) -> None:
+    assert not any("torch" in module for module in imports_of(path))
+
+
+@pytest.mark.parametrize(
+    "module", ["wire", "board", "ports", "coordinator", "participant", "journal", "settings", "errors", "net"]
+)
+def test_the_protocol_needs_no_torch(module: str) -> None:
+    """So that thousands of nodes can be simulated, and tests of it start at once."""
+    assert not any(name.split(".")[0] == "torch" for name in imports_of(ROOT / f"{module}.py"))
+
+
+@by_module
+def test_torchs_internals_are_reached_into_by_two_modules_only(path: Path) -> None:
+    if name_of(path) in ("torch_seams.py", "agent_store.py"):
+        return
+    names = torch_names_in(path)
+    reached = [
+        f"{name_of(path)}:{line} {owner}.{attribute}"
+        for line, owner, attribute in attributes_of(path)
+        if owner in names and attribute.startswith("_") and not attribute.startswith("__")
+    ]
+    assert not reached
+    assert not [name for name in names if name.startswith("_")]
+
+
+@by_module
+def test_the_environment_is_read_in_one_place(path: Path) -> None:
+    """`handler.py` writes to it: workers inherit the cycle from there. The command line may look too."""
+    if name_of(path) == "settings.py" or path.parent.name in ("launch", "cli"):
+        return
+    tree = ast.parse(path.read_text())
+    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")]
+    if name_of(path) == "handler.py":
+        assert [ast.unparse(node) for node in uses] == ["os.environ"]
+        assert "os.environ.update(outputs)" in path.read_text()
+    else:
+        assert not uses
+
+
+@by_module
+def test_no_module_has_grown_too_long(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= TOO_LONG
+
+
+@by_module
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring
+    assert docstring.rstrip().endswith((".", "`", ")", '"')) or "\n" in docstring
+
+
+def handlers_of_everything(path: Path) -> list[ast.ExceptHandler]:
+    tree = ast.parse(path.read_text())
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
+    ]
+
+
+@by_module
+def test_only_the_ends_of_threads_and_the_border_to_torch_catch_everything(path: Path) -> None:
+    """A cleanup that raises again catches nothing."""
+    if name_of(path) in ("handler.py", "host.py", "link.py"):
+        return
+    swallowing = [
+        handler.lineno
+        for handler in handlers_of_everything(path)
+        if not (isinstance(handler.body[-1], ast.Raise) and handler.body[-1].exc is None)
+    ]
+    assert not swallowing
+
+
+@pytest.mark.parametrize("name", ["handler.py", "host.py", "link.py"])
+def test_whoever_catches_everything_says_why_or_logs_it(name: str) -> None:
+    lines = (ROOT / name).read_text().splitlines()
+    for handler in handlers_of_everything(ROOT / name):
+        body = "\n".join(lines[handler.lineno - 1 : handler.body[-1].end_lineno])
+        assert "#" in body or "log.exception" in body
+
+
+@by_module
+def test_dependencies_point_one_way(path: Path) -> None:
+    """From the border inwards: nothing inside knows the handler, the session or the command line."""
+    layers = {
+        "core": 0,
+        "errors": 0,
+        "ports": 1,
+        "settings": 1,
+        "wire": 1,
+        "journal": 2,
+        "board": 2,
+        "net": 2,
+        "coordinator": 3,
+        "participant": 4,
+        "store_socket": 4,
+        "tcp_store": 4,
+        "bootstrap": 5,
+        "host": 5,
+        "link": 5,
+        "session": 6,
+        "agent_store": 6,
+        "torch_seams": 7,
+        "handler": 8,
+        "entry": 9,
+        "cli": 10,
+        "launch": 10,
+    }
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    own = layers.get(parts[0])
+    if own is None or parts[0] == "__init__":
+        return
+    imported = {module.split(".")[1] for module in imports_of(path) if module.startswith("ft_rendezvous.")}
+    known = {name: layers[name] for name in imported if name in layers and name != parts[0]}
+    too_high = sorted(name for name, layer in known.items() if layer > own)
+    if name_of(path) == "torch_seams.py":
+        too_high.remove("handler")  # For the type checker only.
+    if name_of(path) == "errors.py":
+        too_high = []
+    assert not too_high

@@ -1,0 +1,367 @@
+"""Settings: what a user may write, and what is said to one who wrote something else."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.settings import (
+    DEFAULT_PORT,
+    NodeSettings,
+    RunSettings,
+    Settings,
+    differing_keys,
+    format_endpoint,
+    log_level,
+    parse_endpoint,
+    parse_settings,
+    settings_table,
+)
+
+
+def parse(conf: dict[str, Any] | None = None, **changes: Any) -> Settings:
+    given: dict[str, Any] = {
+        "endpoint": "head:29400",
+        "run_id": "job",
+        "min_nodes": 2,
+        "max_nodes": 4,
+        "conf": conf or {},
+        "env": {},
+    }
+    return parse_settings(**{**given, **changes})
+
+
+# --- keys and values --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "closest"),
+    [
+        ("lease_timout", "lease_timeout"),
+        ("leasetimeout", "lease_timeout"),
+        ("beat", "beat_interval"),
+        ("infra-rank", "infra_rank"),
+        ("Domain", "domain"),
+        ("ishost", "is_host"),
+        ("last_call", "last_call_timeout"),
+    ],
+)
+def test_an_unknown_key_names_the_closest_known_one(key: str, closest: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({key: "1"})
+    assert str(caught.value) == f"unknown --rdzv-conf key {key!r}; the closest known one is {closest!r}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("lease_timeout", "soon"),
+        ("lease_timeout", ""),
+        ("lease_timeout", "nan"),
+        ("lease_timeout", "inf"),
+        ("lease_timeout", "-1"),
+        ("lease_timeout", "5s"),
+        ("join_timeout", None),
+        ("settle_s", [1]),
+        ("infra_rank", "one"),
+        ("infra_rank", "1.5"),
+        ("infra_rank", 1.5),
+        ("infra_rank", "-1"),
+        ("infra_rank", ""),
+        ("is_host", "maybe"),
+        ("is_host", ""),
+        ("is_host", 2),
+    ],
+)
+def test_a_malformed_value_is_shown_with_its_key(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^--rdzv-conf {key}=.* is malformed: "):
+        parse({key: value})
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({"lease_timeout": "7.5"}, ("run", "lease_s", 7.5)),
+        ({"lease_timeout": 7}, ("run", "lease_s", 7.0)),
+        ({"beat_interval": "0.5"}, ("run", "beat_s", 0.5)),
+        ({"join_timeout": "60"}, ("run", "join_s", 60.0)),
+        ({"last_call_timeout": "0"}, ("run", "last_call_s", 0.0)),
+        ({"settle_s": "1"}, ("run", "settle_s", 1.0)),
+        ({"store_grace": "9"}, ("run", "store_grace_s", 9.0)),
+        ({"infra_rank": "12"}, ("node", "infra_rank", 12)),
+        ({"domain": "rack 7"}, ("node", "domain_id", "rack 7")),
+        ({"is_host": "true"}, ("node", "is_host", True)),
+        ({"is_host": "0"}, ("node", "is_host", False)),
+        ({"is_host": False}, ("node", "is_host", False)),
+        ({}, ("node", "is_host", None)),
+        ({}, ("node", "infra_rank", None)),
+    ],
+)
+def test_values_arrive_with_their_type(conf: dict[str, Any], expected: tuple[str, str, Any]) -> None:
+    owner, name, value = expected
+    got = getattr(getattr(parse(conf), owner), name)
+    assert got == value
+    assert type(got) is type(value)
+
+
+def test_what_c10d_and_torchrun_pass_is_accepted_and_changes_nothing() -> None:
+    """One word changes in a command that worked with c10d."""
+    conf = {
+        "timeout": "900",
+        "close_timeout": "30",
+        "heartbeat_timeout": "5",
+        "keep_alive_interval": "5",
+        "keep_alive_max_attempt": "3",
+        "read_timeout": "60",
+        "store_type": "tcp",
+        "rank": "0",
+    }
+    assert parse(conf) == parse()
+
+
+@pytest.mark.parametrize("key", ["join_timeout", "last_call_timeout", "is_host"])
+def test_what_c10d_has_too_is_ours_as_well(key: str) -> None:
+    assert parse({key: "1"}) != parse()
+
+
+# --- relations --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "fact"),
+    [
+        ({"run_id": ""}, "the run id is empty: pass --rdzv-id"),
+        ({"min_nodes": 5}, "--nnodes=5:4 is not MIN:MAX"),
+        ({"min_nodes": 0}, "--nnodes=0:4 is not MIN:MAX"),
+        ({"conf": {"lease_timeout": "3"}}, "lease_timeout=3 must be more than 3 x beat_interval=1"),
+        ({"conf": {"beat_interval": "2"}}, "lease_timeout=5 must be more than 3 x beat_interval=2"),
+        ({"conf": {"beat_interval": "0"}}, "beat_interval"),
+        ({"conf": {"lease_timeout": "0"}}, "lease_timeout=0 must be more than"),
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused(changes: dict[str, Any], fact: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(**changes)
+    assert fact in str(caught.value)
+
+
+def test_as_many_nodes_as_wanted_and_no_more_is_fine() -> None:
+    assert parse(min_nodes=4, max_nodes=4).run.seal_rules.world_size == 4
+
+
+# --- endpoints --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("node1:29500", "node1", 29500),
+        ("node1", "node1", DEFAULT_PORT),
+        ("  node1:1  ", "node1", 1),
+        ("10.0.0.7:65535", "10.0.0.7", 65535),
+        ("[fe80::1]:29500", "fe80::1", 29500),
+        ("[fe80::1]", "fe80::1", DEFAULT_PORT),
+        ("fe80::1", "fe80::1", DEFAULT_PORT),
+        ("", "localhost", DEFAULT_PORT),
+    ],
+)
+def test_an_endpoint_is_a_host_and_a_port(text: str, host: str, port: int) -> None:
+    assert parse_endpoint(text) == (host, port)
+    assert parse_endpoint(format_endpoint(host, port)) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "text", [":29400", "node1:port", "node1:0", "node1:65536", "node1:-1", "node1:1.5", "[]:1", "[fe80::1]:x", "node1:²"]
+)
+def test_a_malformed_endpoint_is_shown_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not host:port, for example --rdzv-endpoint=node1:29400"):
+        parse_endpoint(text)
+
+
+@given(text=st.text(max_size=20) | st.text(alphabet="[]:.019a²", max_size=12))
+def test_any_text_is_an_endpoint_or_a_mistake_that_is_told(text: str) -> None:
+    try:
+        host, port = parse_endpoint(text)
+    except ConfigError:
+        return
+    assert host
+    assert 0 < port < 65536
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.1.1", "[::1]", ""])
+@pytest.mark.parametrize("variable", ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"])
+def test_a_loopback_endpoint_on_several_machines_is_refused_with_what_to_pass(host: str, variable: str) -> None:
+    endpoint = f"{host}:29400" if host else ""
+    with pytest.raises(ConfigError) as caught:
+        parse(endpoint=endpoint, env={variable: "8"})
+    assert "loopback address, but SLURM runs this job on 8 machines" in str(caught.value)
+    assert "--rdzv-endpoint=$(scontrol show hostnames" in str(caught.value)
+
+
+@pytest.mark.parametrize("env", [{}, {"SLURM_JOB_NUM_NODES": "1"}, {"SLURM_NNODES": "1"}, {"SLURM_NNODES": "?"}])
+def test_a_loopback_endpoint_on_one_machine_is_fine(env: dict[str, str]) -> None:
+    assert parse(endpoint="localhost:29400", env=env).node.endpoint == "localhost:29400"
+
+
+# --- the environment --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "conf", "infra_rank"),
+    [
+        ({"FT_INFRA_RANK": "3"}, {}, 3),
+        ({"SLURM_PROCID": "4"}, {}, 4),
+        ({"GROUP_RANK": "5"}, {}, 5),
+        ({"FT_INFRA_RANK": "3", "SLURM_PROCID": "4", "GROUP_RANK": "5"}, {}, 3),
+        ({"SLURM_PROCID": "4", "GROUP_RANK": "5"}, {}, 4),
+        ({"FT_INFRA_RANK": "", "SLURM_PROCID": "4"}, {}, 4),
+        ({"FT_INFRA_RANK": "3"}, {"infra_rank": "9"}, 9),
+        ({"FT_INFRA_RANK": "3"}, {"infra_rank": "0"}, 0),
+        ({}, {}, None),
+    ],
+)
+def test_an_infra_rank_comes_from_the_command_then_from_the_environment(
+    env: dict[str, str], conf: dict[str, str], infra_rank: int | None
+) -> None:
+    assert parse(conf, env=env).node.infra_rank == infra_rank
+
+
+@pytest.mark.parametrize("name", ["FT_INFRA_RANK", "SLURM_PROCID"])
+@pytest.mark.parametrize("value", ["x", "-1", "1.5", "²"])
+def test_an_infra_rank_in_the_environment_that_is_none_is_named(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}={value} is not a rank"):
+        parse(env={name: value})
+
+
+def test_a_domain_comes_from_the_command_then_from_the_environment() -> None:
+    assert parse(env={"FT_DOMAIN_ID": "rack1"}).node.domain_id == "rack1"
+    assert parse({"domain": "rack2"}, env={"FT_DOMAIN_ID": "rack1"}).node.domain_id == "rack2"
+    assert parse(env={"FT_DOMAIN_ID": ""}).node.domain_id is None
+
+
+@pytest.mark.parametrize(("value", "shares"), [("1", False), ("0", True), ("", True), (None, True)])
+def test_torchs_switch_for_the_workers_store_is_honoured(value: str | None, shares: bool) -> None:
+    env = {} if value is None else {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": value}
+    assert parse(env=env).node.shares_store is shares
+
+
+def test_the_log_level_comes_from_the_environment() -> None:
+    assert log_level({}) == "INFO"
+    assert log_level({"FT_LOGLEVEL": "debug"}) == "DEBUG"
+
+
+# --- the config file --------------------------------------------------------------------------------
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_config_file_fills_in_what_the_command_leaves_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "ft.toml", 'lease_timeout = 9\nbeat_interval = 2.5\ndomain = "a,b"\nis_host = true\n')
+    parsed = parse({"config": path, "lease_timeout": "8"})
+    assert (parsed.run.lease_s, parsed.run.beat_s) == (8.0, 2.5)
+    assert (parsed.node.domain_id, parsed.node.is_host) == ("a,b", True)
+
+
+def test_a_config_file_goes_before_the_environment(tmp_path: Path) -> None:
+    path = write(tmp_path / "ft.toml", "infra_rank = 7\n")
+    assert parse({"config": path}, env={"FT_INFRA_RANK": "3"}).node.infra_rank == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("lease_timeout = ", "cannot be read"),
+        ("lease_timout = 5", "unknown --rdzv-conf key 'lease_timout'"),
+        ('lease_timeout = "soon"', "lease_timeout=soon is malformed"),
+        ("[lease_timeout]\nx = 1", "is malformed"),
+        ("[run]\nlease_timeout = 5", "unknown --rdzv-conf key 'run'"),
+        ("infra_rank = 1.5", "infra_rank=1.5 is malformed"),
+    ],
+)
+def test_a_mistake_in_a_config_file_is_told_like_one_in_the_command(tmp_path: Path, text: str, fact: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({"config": write(tmp_path / "ft.toml", text)})
+    assert fact in str(caught.value)
+
+
+def test_a_config_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    with pytest.raises(ConfigError, match="missing.toml cannot be read"):
+        parse({"config": str(missing)})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        parse({"config": str(tmp_path)})
+
+
+def test_a_config_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ft.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        parse({"config": str(path)})
+
+
+# --- agreeing on a run ------------------------------------------------------------------------------
+
+
+def test_a_digest_covers_what_must_agree_and_nothing_else() -> None:
+    base = parse().run.digest
+    for conf in ({"infra_rank": "3"}, {"domain": "x"}, {"is_host": "1"}, {"timeout": "1"}):
+        assert parse(conf).run.digest == base
+    assert parse(endpoint="other:1").run.digest == base
+    assert parse(run_id="other job").run.digest == base, "another run is found out by its id"
+    for key in ("join_timeout", "last_call_timeout", "settle_s", "store_grace"):
+        assert parse({key: "77"}).run.digest != base
+    assert parse({"lease_timeout": "6"}).run.digest != base
+    assert parse({"beat_interval": "0.9"}).run.digest != base
+    assert parse(max_nodes=5).run.digest != base
+    assert parse(min_nodes=3).run.digest != base
+
+
+@pytest.mark.parametrize("values", [("5", "5.0", 5, 5.0, "05")])
+def test_a_digest_does_not_depend_on_how_a_number_was_written(values: tuple[Any, ...]) -> None:
+    assert len({parse({"lease_timeout": value}).run.digest for value in values}) == 1
+
+
+def test_differences_are_told_with_both_values_by_the_names_users_know() -> None:
+    mine, theirs = parse({"lease_timeout": "6"}).run, parse(max_nodes=9).run
+    assert differing_keys(mine.as_dict(), theirs.as_dict()) == [
+        "lease_timeout (here 6.0, the run has 5.0)",
+        "nnodes (here 2:4, the run has 2:9)",
+    ]
+    assert differing_keys(mine.as_dict(), mine.as_dict()) == []
+    assert differing_keys({}, {"new": "1"}) == ["new (here unset, the run has 1)"]
+
+
+# --- the table in the docs --------------------------------------------------------------------------
+
+
+def documented_fields() -> list[dataclasses.Field[Any]]:
+    fields = [*dataclasses.fields(RunSettings), *dataclasses.fields(NodeSettings)]
+    return [item for item in fields if "key" in item.metadata]
+
+
+def test_the_table_lists_every_key_once_with_its_default_and_meaning() -> None:
+    rows = settings_table().splitlines()[2:]
+    keys = [row.split("`")[1] for row in rows]
+    assert keys == [*(item.metadata["key"] for item in documented_fields()), "config"]
+    for item, row in zip(documented_fields(), rows, strict=False):
+        assert item.metadata["doc"] in row
+        if item.default is not None:
+            assert f"`{item.default}`" in row
+        assert len(row.split(" | ")) == 4
+
+
+@pytest.mark.parametrize("item", documented_fields(), ids=lambda item: item.metadata["key"])
+def test_every_key_of_the_table_can_be_set(item: dataclasses.Field[Any]) -> None:
+    values = {"float": "4", "int": "3", "bool": "1", "str": "x"}
+    value = next(text for kind, text in values.items() if str(item.type).startswith(kind))
+    key = item.metadata["key"]
+    assert parse({key: "0.5" if key == "beat_interval" else value}) != parse()
