@@ -126,9 +126,15 @@ class Coordinator:
         reading = yield from board.read_logs(self.keys, self.readers)
         for bad in reading.bad:
             self.journal(journal.RecordRefused(self.cycle_id, bad))
+        # Whoever leaves makes room first: a newcomer may come in its place, with its infra rank.
+        leaving = {record.incarnation for record in reading.records if isinstance(record, Goodbye)}
+        leaving &= self.roster.members.keys()
+        for record in reading.records:
+            if record.incarnation in leaving:
+                yield from self._take(record)
         yield from self._admit(reading.records)
         for record in reading.records:
-            if record.incarnation in self.roster.members:
+            if record.incarnation not in leaving:
                 yield from self._take(record)
         now = self.clock()
         if self.readers[-1].is_consistent:
@@ -174,7 +180,11 @@ class Coordinator:
         return refused
 
     def _take(self, record: AnyRecord) -> Move[None]:
-        name = self.roster.members[record.incarnation].name
+        """Take in what a member says; whoever is not one, or not any more, is not heard."""
+        member = self.roster.members.get(record.incarnation)
+        if member is None:
+            return
+        name = member.name
         self.roster.take(record, self.cycle_id, is_open=self.phase is Phase.OPEN)
         if isinstance(record, Goodbye):
             self.leases.revoke(record.incarnation)

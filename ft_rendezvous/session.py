@@ -132,13 +132,18 @@ def _find(settings: Settings, address: str, deadline: float) -> _Reached:
     began = time.monotonic()
     pause_s = 0.02
     told = ""
+    other_since: float | None = None
     while True:
         found = _greet(settings, address)
         if isinstance(found, _Reached):
             return found
         now = time.monotonic()
         endpoint = settings.node.endpoint
-        if found.is_other and now >= min(deadline, began + STRANGER_PATIENCE_S):
+        if not found.is_other:
+            other_since = None
+        elif other_since is None:
+            other_since = now
+        elif now >= min(deadline, other_since + STRANGER_PATIENCE_S):
             raise ConfigError(f"{endpoint}: {found.fact}: choose another port in --rdzv-endpoint")
         if now >= deadline:
             raise StoreUnavailable(endpoint, f"{found.fact}, for {now - began:.0f} s")

@@ -60,6 +60,8 @@ class RunSettings:
             raise ConfigError("the run id is empty: pass --rdzv-id=<name of this job>")
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ConfigError(f"--nnodes={self.min_nodes}:{self.max_nodes} is not MIN:MAX with 1 <= MIN <= MAX")
+        if self.beat_s <= 0:
+            raise ConfigError("beat_interval must be more than 0: a node that never beats is dead")
         if not self.lease_s > 3 * self.beat_s:
             raise ConfigError(
                 f"lease_timeout={self.lease_s:g} must be more than 3 x beat_interval={self.beat_s:g}: "
@@ -138,7 +140,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
         host, port_text = text, ""
     else:
         host, _, port_text = text.partition(":")
-    if not host or (port_text and not (port_text.isdigit() and 0 < int(port_text) < 65536)):
+    if not host or (port_text and not (_is_digits(port_text) and 0 < int(port_text) < 65536)):
         raise ConfigError(f"endpoint {text!r} is not host:port, for example --rdzv-endpoint=node1:29400")
     return host, int(port_text) if port_text else DEFAULT_PORT
 
@@ -214,7 +216,7 @@ def _with_config_file(conf: Mapping[str, Any]) -> dict[str, Any]:
     try:
         with Path(str(path)).open("rb") as file:
             from_file = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # Not TOML, or not even text.
         raise ConfigError(f"config={path} cannot be read: {error}") from error
     return {**from_file, **given}
 
@@ -242,15 +244,24 @@ def _convert(key: str, item: dataclasses.Field[Any], value: Any) -> Any:
                 raise ValueError("it must be a number of seconds, 0 or more")
             return number
         if wanted.startswith("int"):
-            number = int(value)
-            if number < 0:
-                raise ValueError("it must be 0 or more")
-            return number
+            return _to_count(value)
         if wanted.startswith("bool"):
             return _to_bool(value)
         return str(value)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"--rdzv-conf {key}={value} is malformed: {error}") from error
+
+
+def _to_count(value: Any) -> int:
+    text = str(value)
+    if not _is_digits(text):
+        raise ValueError("it must be an integer, 0 or more")
+    return int(text)
+
+
+def _is_digits(text: str) -> bool:
+    """Whether `int` reads it as a plain number; other scripts' digits and superscripts are not meant."""
+    return text.isascii() and text.isdecimal()
 
 
 def _to_bool(value: Any) -> bool:
@@ -266,7 +277,7 @@ def _infra_rank_from(env: Mapping[str, str]) -> int | None:
     for name in ("FT_INFRA_RANK", "SLURM_PROCID", "GROUP_RANK"):
         text = env.get(name, "")
         if text:
-            if not text.isdigit():
+            if not _is_digits(text):
                 raise ConfigError(f"{name}={text} is not a rank: it must be an integer, 0 or more")
             return int(text)
     return None
@@ -274,7 +285,7 @@ def _infra_rank_from(env: Mapping[str, str]) -> int | None:
 
 def _check_reachable(host: str, env: Mapping[str, str]) -> None:
     nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "1"
-    if is_loopback(host) and nodes.isdigit() and int(nodes) > 1:
+    if is_loopback(host) and _is_digits(nodes) and int(nodes) > 1:
         raise ConfigError(
             f"the endpoint {host} is a loopback address, but SLURM runs this job on {nodes} machines: pass "
             "--rdzv-endpoint=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1):29400"

@@ -70,7 +70,9 @@ def test_the_core_knows_no_clock_no_log_no_chance_and_no_input_or_output(path: P
     forbidden = {"time", "datetime", "logging", "random", "secrets", "os", "socket", "threading", "asyncio", "pathlib"}
     assert not {module.split(".")[0] for module in imports_of(path)} & forbidden
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ("print", "open", "input")]
+    assert not [
+        call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ("print", "open", "input")
+    ]
 
 
 @by_core_module
@@ -84,6 +86,16 @@ def test_core_and_protocol_run_without_torch(path: Path) -> None:
 def test_the_protocol_needs_no_torch(module: str) -> None:
     """So that thousands of nodes can be simulated, and tests of it start at once."""
     assert not any(name.split(".")[0] == "torch" for name in imports_of(ROOT / f"{module}.py"))
+
+
+def test_the_entry_point_imports_nothing_when_it_is_loaded() -> None:
+    """Torch loads it while its own modules may be half imported; what it needs it imports when it is called."""
+    tree = ast.parse((ROOT / "entry.py").read_text())
+    at_import = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in at_import:
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        assert all(module.split(".")[0] in sys.stdlib_module_names for module in modules)
+    assert not [module for module in imports_of(ROOT / "__init__.py") if module.split(".")[0] == "torch"]
 
 
 @by_module

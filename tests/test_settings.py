@@ -177,7 +177,8 @@ def test_an_endpoint_is_a_host_and_a_port(text: str, host: str, port: int) -> No
 
 
 @pytest.mark.parametrize(
-    "text", [":29400", "node1:port", "node1:0", "node1:65536", "node1:-1", "node1:1.5", "[]:1", "[fe80::1]:x", "node1:²"]
+    "text",
+    [":29400", "node1:port", "node1:0", "node1:65536", "node1:-1", "node1:1.5", "[]:1", "[fe80::1]:x", "node1:²"],
 )
 def test_a_malformed_endpoint_is_shown_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is not host:port, for example --rdzv-endpoint=node1:29400"):
@@ -295,7 +296,7 @@ def test_a_mistake_in_a_config_file_is_told_like_one_in_the_command(tmp_path: Pa
 
 def test_a_config_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing.toml"
-    with pytest.raises(ConfigError, match="missing.toml cannot be read"):
+    with pytest.raises(ConfigError, match=r"missing\.toml cannot be read"):
         parse({"config": str(missing)})
     with pytest.raises(ConfigError, match="cannot be read"):
         parse({"config": str(tmp_path)})

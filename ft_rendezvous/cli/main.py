@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from ft_rendezvous import __version__
-from ft_rendezvous.cli.exits import FAILED, MISUSED, EndedBySignal, ended_by_signal
+from ft_rendezvous.cli.exits import FAILED, MISUSED, EndedBySignal, ended_by_signal, leave_at_once
 from ft_rendezvous.errors import ConfigError
 
 app = typer.Typer(
@@ -120,9 +120,12 @@ def serve(
     """
     from ft_rendezvous.cli.serve import parse_serve, run_serve  # noqa: PLC0415
 
-    with _telling_errors(f"the store of run {rdzv_id!r} ends here, and with it the run for all its nodes"):
-        code = run_serve(parse_serve(endpoint, rdzv_id, nnodes, rdzv_conf), log_level)
-    raise typer.Exit(code)
+    try:
+        with _telling_errors(f"the store of run {rdzv_id!r} ends here, and with it the run for all its nodes"):
+            code = run_serve(parse_serve(endpoint, rdzv_id, nnodes, rdzv_conf), log_level)
+    except typer.Exit as stopped:
+        code = stopped.exit_code
+    leave_at_once(code)
 
 
 @app.command()

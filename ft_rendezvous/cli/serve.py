@@ -58,8 +58,8 @@ def run_serve(settings: Settings, log_level: str) -> int:
         host = serve(settings.run, settings.node.endpoint_port)
     except OSError as error:
         raise _cannot_listen(settings.node.endpoint_port, error) from error
-    log.info("serving run %r at %s for --nnodes=%s", run_id, endpoint, settings.run.as_dict()["nnodes"])
     try:
+        log.info("serving run %r at %s for --nnodes=%s", run_id, endpoint, settings.run.as_dict()["nnodes"])
         host.wait()
     finally:
         verdict = host.verdict

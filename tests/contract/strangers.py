@@ -68,7 +68,8 @@ def hang_up(client: socket.socket) -> None:
 
 
 def reset(client: socket.socket) -> None:
-    """What a program does that closes with our greeting unread."""
+    """What a program does that closes with most of our greeting unread."""
+    client.recv(1)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 

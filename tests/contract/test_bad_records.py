@@ -153,9 +153,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_port_that_another_program_has_is_a_mistake_that_is_told() -> None:
-    with listener(speak_http) as port, live_run() as run, pytest.raises(ConfigError) as caught:
+    with listener(speak_http) as port, live_run() as run:
         run.port = port
-        run.node(1)
+        with pytest.raises(ConfigError) as caught:
+            run.node(1)
     assert f"127.0.0.1:{port}: another program listens there" in str(caught.value)
     assert "choose another port in --rdzv-endpoint" in str(caught.value)
 
@@ -164,9 +165,10 @@ def test_a_port_that_another_program_has_is_a_mistake_that_is_told() -> None:
 def test_the_store_of_a_c10d_rendezvous_is_a_mistake_that_is_told() -> None:
     served = ServedStore(listen())
     served.perform(Set("/torch.rendezvous.live", b"a pickle"))
-    with live_run() as run, pytest.raises(ConfigError) as caught:
+    with live_run() as run:
         run.port = served.port
-        run.node(1)
+        with pytest.raises(ConfigError) as caught:
+            run.node(1)
     served.stop()
     assert "a TCPStore of another program is there, not an ft rendezvous" in str(caught.value)
     assert "choose another port in --rdzv-endpoint" in str(caught.value)

@@ -79,7 +79,7 @@ def test_a_cycle_costs_a_node_at_most_eight_operations(monkeypatch: pytest.Monke
             for node, future in again.items():
                 assert node.train(future).cycle_id == index + 2
                 start_workers(node)
-            run.wait_for(lambda index=index: (nodes[3].link.participant.progress.looked_up == index + 2))  # type: ignore[misc]
+            run.wait_for(lambda index=index: nodes[3].link.participant.progress.looked_up == index + 2)  # type: ignore[misc]
 
         tally.phase = "ending"
         for future in [node.finish() for node in nodes[:3]]:
@@ -256,7 +256,9 @@ def test_a_hundred_restarts_on_a_real_store_leave_it_as_small_as_twenty(served: 
             assert served._store is not None
             names = [name.removeprefix("/") for name in served._store.list_keys()]
             names = [name for name in names if name.startswith("ft/")]
-            size = sum(len(name) + len(value) for name, value in zip(names, served.perform(MultiGet(names)), strict=True))
+            size = sum(
+                len(name) + len(value) for name, value in zip(names, served.perform(MultiGet(names)), strict=True)
+            )
             seen[cycle_id] = {"keys": len(names), "bytes": size}
             report(f"on a TCPStore, at cycle {cycle_id}", seen[cycle_id])
     assert seen[100]["keys"] == seen[20]["keys"]

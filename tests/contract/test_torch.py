@@ -237,11 +237,10 @@ def test_torchs_switch_for_sharing_the_store_is_honoured(
     assert create_handler(parameters()).use_agent_store is shares
 
 
-@pytest.mark.parametrize("first", ["torch.distributed.elastic.agent.server", "ft_rendezvous.handler"])
-def test_the_backend_is_registered_whatever_is_imported_first(first: str) -> None:
+def test_the_backend_is_registered_when_torchs_agent_is_imported_first() -> None:
     """Torch loads entry points in the middle of importing itself, and turns an error there into a warning."""
     code = (
-        f"import {first}\n"
+        "import torch.distributed.elastic.agent.server\n"
         "from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as registry\n"
         "print('ft' in registry._registry)"
     )

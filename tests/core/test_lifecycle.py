@@ -77,8 +77,6 @@ def test_a_seal_and_an_opening_find_every_node_in_a_role_that_knows_them() -> No
     can_be_sealed = {role for role, step in ROLE_TABLE if step in (NodeStep.PLACE, NodeStep.PASS_OVER)}
     can_be_reopened = {role for role, step in ROLE_TABLE if step is NodeStep.REOPEN}
     after_opening = {target for (_, step), target in ROLE_TABLE.items() if step is NodeStep.REOPEN}
-    after_seal = {
-        target for (_, step), target in ROLE_TABLE.items() if step in (NodeStep.PLACE, NodeStep.PASS_OVER)
-    }
+    after_seal = {target for (_, step), target in ROLE_TABLE.items() if step in (NodeStep.PLACE, NodeStep.PASS_OVER)}
     assert after_opening | {Role.ARRIVED} <= can_be_sealed
     assert after_seal <= can_be_reopened

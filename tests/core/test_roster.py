@@ -40,9 +40,7 @@ def finish(cycle_id: int, number: int = 1) -> AnyRecord:
 
 
 def goodbye(cycle_id: int, outcome: Outcome = Outcome.LEFT, number: int = 1) -> AnyRecord:
-    return Goodbye(
-        epoch=EPOCH, cycle_id=cycle_id, incarnation=incarnation(number), outcome=outcome, reason="SIGTERM"
-    )
+    return Goodbye(epoch=EPOCH, cycle_id=cycle_id, incarnation=incarnation(number), outcome=outcome, reason="SIGTERM")
 
 
 def is_open_in(role: Role) -> bool:
@@ -128,9 +126,7 @@ def test_a_goodbye_ends_an_incarnation(role: Role, outcome: Outcome) -> None:
     assert ONE not in roster.awaited
     assert roster.spent_count == (outcome is Outcome.FAILED)
     assert roster.left_count == (outcome is Outcome.LEFT)
-    has_finished = role is Role.FINISHED or (
-        outcome is Outcome.SUCCEEDED and role in (Role.ACTIVE, Role.AWAITED)
-    )
+    has_finished = role is Role.FINISHED or (outcome is Outcome.SUCCEEDED and role in (Role.ACTIVE, Role.AWAITED))
     assert roster.finished_count == has_finished
     assert roster.finished_live_count == 0
     is_trouble = role is Role.ACTIVE and outcome is not Outcome.SUCCEEDED

@@ -88,9 +88,7 @@ openings = st.builds(Opened, no=small, cycle_id=small, shards=small, ring_at=sma
 seals = st.builds(
     Sealed, no=small, cycle_id=small, world_size=small, chunks=small, master_addr=texts, master_port=small
 )
-closings = st.builds(
-    Closed, no=small, verdict=st.builds(Verdict, kind=st.sampled_from(VerdictKind), reason=texts)
-)
+closings = st.builds(Closed, no=small, verdict=st.builds(Verdict, kind=st.sampled_from(VerdictKind), reason=texts))
 workers = st.builds(
     WorkerRanks, base_global_rank=small, global_world_size=small, base_role_rank=small, role_world_size=small
 )

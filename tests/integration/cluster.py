@@ -101,12 +101,16 @@ def find_processes(prefix: str) -> list[Process]:
     return found
 
 
-def is_alive(pid: int) -> bool:
+def state_of(pid: int) -> str:
+    """The kernel's letter for a process: T is stopped, Z and X are dead, as is one that is not there."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
-    return state not in "ZX"
+        return "X"
+
+
+def is_alive(pid: int) -> bool:
+    return state_of(pid) not in "ZX"
 
 
 def send(pid: int, sig: signal.Signals) -> None:
@@ -216,9 +220,11 @@ class Node:
         self.process.wait()
 
     def pause(self, with_workers: bool = True) -> None:
-        """SIGSTOP, as a machine that hangs."""
-        for pid in self._pids(with_workers):
+        """SIGSTOP, as a machine that hangs. Nothing of it runs any more when this returns."""
+        pids = list(self._pids(with_workers))
+        for pid in pids:
             send(pid, signal.SIGSTOP)
+        wait_until("stopped", lambda: all(state_of(pid) in "TZX" for pid in pids) or None, explain=self.tail)
 
     def resume(self, with_workers: bool = True) -> None:
         for pid in self._pids(with_workers):

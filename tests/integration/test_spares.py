@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.integration.cluster import QUICK, Cluster, assert_quiet, ranks_of
+from tests.integration.cluster import QUICK, Cluster, assert_quiet, is_alive, ranks_of
 
 TELL_JOINS = {"FT_LOGLEVEL": "DEBUG"}
 SPARE_JOINED = r"joined cycle=\d+ node=.* spare=True"
@@ -62,6 +62,27 @@ def test_a_spare_takes_the_rank_of_a_killed_node(cluster: Cluster) -> None:
     assert job.ranks_and_sums(cycle=2) == [(0, 6), (1, 6), (2, 6)]
     assert job.ranks_and_sums(cycle=3) == []
     assert n0.lines("fenced cycle=.*infra rank 1 at .*no beat for 3 s")
+
+
+def test_a_killed_agent_leaves_its_workers(cluster: Cluster) -> None:
+    done = cluster.path("done")
+    job = cluster.job("2:3", conf=QUICK, worker=["--until", done], env=TELL_JOINS)
+    host = job.start("host", is_host=True, infra_rank=1)
+    # Rank 0's agent serves the store its workers met on: the next cycle must not need it.
+    killed = job.start("killed", is_host=False, infra_rank=0)
+    killed.wait_report("step", cycle=1, rank=0)
+    spare = job.start("spare", is_host=False, infra_rank=2)
+    host.wait_for(SPARE_JOINED)
+    (orphan,) = killed.workers()
+    killed.kill(with_workers=False)
+    assert is_alive(orphan)
+    spare.wait_report("step", cycle=2, rank=0, sum=3)
+    done.touch()
+    job.assert_succeeds(but=[killed])
+    assert_quiet(spare)
+    assert [ranks_of(node, 2) for node in (spare, host)] == [[0], [1]]
+    assert job.ranks_and_sums(cycle=2) == [(0, 3), (1, 3)]
+    assert job.ranks_and_sums(cycle=3) == []
 
 
 def test_a_node_is_asked_to_go(cluster: Cluster) -> None:

@@ -182,7 +182,7 @@ class Cluster:
     pids: int = 0
 
     def __post_init__(self) -> None:
-        self.coordinator = Coordinator(self.settings, EPOCH, self.clock, lambda entry: self.on_entry(entry))
+        self.coordinator = Coordinator(self.settings, EPOCH, self.clock, self.on_entry)
         self.wake_at = self.clock()
         perform_move(self.store, self.coordinator.start())
 

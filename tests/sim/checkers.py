@@ -302,6 +302,16 @@ class fenced_nodes_stop(Checker):
         if fenced_at is not None and self._now > fenced_at + self._longest_s:
             self.fail(f"{node.name} trains on, {self._now - fenced_at:.3f} s after it was fenced")
 
+    def second_passes(self) -> None:
+        """A node that waits for its next place does not trust a lease that was ended either."""
+        for node in self._world.nodes:
+            if node.is_dead or node.is_paused or node.link is None:
+                continue
+            participant = node.link.participant
+            fenced_at = self._fenced_at.get(participant.incarnation)
+            if fenced_at is not None and self._now > fenced_at + self._longest_s and participant.is_trusted():
+                self.fail(f"{node.name} trusts a lease that was ended {self._now - fenced_at:.3f} s ago")
+
 
 class no_live_node_is_dropped(Checker):
     """A node that beats and hears does not lose its lease, a node that has a beat is not refused for having none,
@@ -319,6 +329,9 @@ class no_live_node_is_dropped(Checker):
 
     def beat(self, incarnation: str, counter: int) -> None:
         self._beat_at[incarnation] = self._world.server.uptime()
+
+    def beat_ended(self, incarnation: str) -> None:
+        self._beat_at.pop(incarnation, None)
 
     def beats_read(self, incarnations: list[str]) -> None:
         uptime = self._world.server.uptime()

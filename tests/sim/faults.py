@@ -246,7 +246,12 @@ class Faults:
         return rng.choice((rng.uniform(0.0, 1.0), 1.0 + rng.uniform(-0.1, 0.2), rng.uniform(1.0, 3.0))) * self._lease_s
 
     def _trap(self, process: Process, spring: Callable[[], None]) -> None:
-        process.trap = Trap(self._rng.randrange(12), is_after=self._rng.random() < 0.5, spring=spring)
+        """Events come one after the other, and between two of them the ear is not listening: aim there too."""
+        rng = self._rng
+        if rng.random() < 0.3:
+            process.trap = Trap(rng.randrange(3), rng.random() < 0.5, spring, thread="ear")
+        else:
+            process.trap = Trap(rng.randrange(12), rng.random() < 0.5, spring)
 
     def _kill(self, node: SimNode) -> None:
         if not node.is_dead:

@@ -171,12 +171,13 @@ class Process:
     def on_reply(self, connection: Connection, op: Op, reply: Any) -> None:
         """A reply has reached the process."""
 
-    def next_trap(self) -> Trap | None:
-        """The trap that springs at the operation about to be sent, if one does."""
+    def next_trap(self, thread: Thread) -> Trap | None:
+        """The trap that springs at the operation this thread is about to send, if one does."""
         trap = self.trap
-        if trap is None or trap.calls_left > 0:
-            if trap is not None:
-                trap.calls_left -= 1
+        if trap is None or (trap.thread and trap.thread != thread.name):
+            return None
+        trap.calls_left -= 1
+        if trap.calls_left >= 0:
             return None
         self.trap = None
         return trap
@@ -213,6 +214,8 @@ class Trap:
     calls_left: int
     is_after: bool
     spring: Callable[[], None]
+    thread: str = ""
+    """Only calls of threads of this name count; of all threads, if empty."""
 
 
 # --- network ----------------------------------------------------------------------------------------
@@ -306,7 +309,7 @@ class Connection:
 
     def call(self, thread: Thread, ticket: int, op: Op) -> None:
         self.called_at = self._kernel.now
-        trap = self.process.next_trap()
+        trap = self.process.next_trap(thread)
         if trap is None:
             self._send(thread, ticket, op)
         elif trap.is_after:

@@ -142,7 +142,7 @@ def leases_survive_no_pause() -> AbstractContextManager[Any]:
     return patch.object(LeaseTable, "observe", observe)
 
 
-@_variant("no_dead_incarnation_placed")
+@_variant("no_dead_incarnation_placed", "converges")
 def dead_still_placed() -> AbstractContextManager[Any]:
     """The lease is judged, the fence is written, and the roster is not told."""
 
@@ -232,12 +232,15 @@ def records_of_any_cycle() -> AbstractContextManager[Any]:
 @_variant("one_placement_per_cycle")
 def seat_of_an_earlier_cycle() -> AbstractContextManager[Any]:
     """A node remembers its seat and does not look again."""
-    seats: dict[str, Seat | None] = {}
+    seats: dict[str, Seat] = {}
 
     def read_seat(keys: Keys, sealed: Sealed, incarnation: str, seq: int) -> Move[Seat | None]:
         if incarnation not in seats:
             chunk = wire.decode_seats((yield Get(keys.chunk(sealed.cycle_id, wire.chunk_of(seq)))))
-            seats[incarnation] = chunk.get(incarnation)
+            seat = chunk.get(incarnation)
+            if seat is None or seat.rank is None:
+                return None
+            seats[incarnation] = seat
         return seats[incarnation]
 
     return patch.object(board, "read_seat", read_seat)

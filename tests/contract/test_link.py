@@ -1,0 +1,204 @@
+"""The link: whatever happens to its threads, the agent's own thread hears of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from ft_rendezvous import link as link_module
+from ft_rendezvous.core.model import NodeInfo, Outcome
+from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.link import Link
+from ft_rendezvous.participant import CHANGED, Flow, Participant
+from ft_rendezvous.ports import Add, Op
+from tests.contract.benches import LONG_S
+from tests.contract.live import live_run
+from tests.sim.store import SimStore
+
+SHORT_S = 0.2
+
+
+class Ear:
+    """A connection that hears nothing until it is closed, or is made to fail."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self.error: Exception = StoreUnavailable("ear", "closed")
+
+    def perform(self, _: Op) -> Any:
+        self._ended.wait(LONG_S)
+        raise self.error
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self._ended.set()
+
+    def close(self) -> None:
+        self._ended.set()
+
+
+class SilentStore:
+    """A store whose host is stopped: no call comes back before the test ends."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def perform(self, op: Op) -> Any:
+        self.ended.wait(LONG_S)
+        raise StoreUnavailable("silent", f"never answered {op}")
+
+
+@pytest.fixture
+def ear() -> Ear:
+    return Ear()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def link_to(store: Any, ear: Ear) -> Link:
+    participant = Participant(
+        epoch="e" * 16,
+        node=NodeInfo(addr="here", pid=1),
+        lease_s=LONG_S,
+        clock=time.monotonic,
+        new_incarnation=lambda: "0" * 16,
+        hold_bootstrap=lambda _: ("here", 1),
+        on_enlisted=lambda: None,
+    )
+    return Link(store, lambda: ear, participant, beat_s=1.0, endpoint="here:1")  # type: ignore[arg-type,return-value]
+
+
+@pytest.fixture
+def link(ear: Ear) -> Iterator[Link]:
+    link = link_to(SimStore(), ear)
+    yield link
+    link.stop()
+
+
+def test_a_flow_is_carried_to_its_end(link: Link) -> None:
+    def flow() -> Flow[list[int]]:
+        first = yield Add("n", 1)
+        second = yield Add("n", 1)
+        return [first, second]
+
+    assert link.run(flow()) == [1, 2]
+    assert link.run(flow()) == [3, 4]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("x", "y"), OSError("too many open files"), AssertionError("bug")])
+def test_whatever_a_flow_raises_reaches_whoever_waits_and_ends_nothing_else(link: Link, error: Exception) -> None:
+    """A socket that cannot be opened for lack of file descriptors must not hang an agent for ever."""
+
+    def flow() -> Flow[None]:
+        yield Add("n", 1)
+        raise error
+
+    with pytest.raises(type(error)):
+        link.run(flow())
+    assert not link.is_broken
+    assert link.run(count()) == 2
+
+
+def count() -> Flow[int]:
+    counted: int = yield Add("n", 1)
+    return counted
+
+
+def test_a_later_flow_takes_the_place_of_one_that_waits(link: Link, pool: ThreadPoolExecutor) -> None:
+    """A signal arrives while the agent waits for its place: the goodbye must not wait for it."""
+
+    def waits() -> Flow[None]:
+        while True:
+            yield CHANGED
+
+    waiting: Future[None] = pool.submit(lambda: link.run(waits()))
+    while link._errand is None:
+        time.sleep(0.001)
+    assert link.run(count()) == 1
+    with pytest.raises(StoreUnavailable, match="leaving"):
+        waiting.result(LONG_S)
+
+
+def test_a_store_that_falls_silent_holds_the_agent_no_longer_than_its_patience(
+    ear: Ear, pool: ThreadPoolExecutor
+) -> None:
+    store = SilentStore()
+    link = link_to(store, ear)
+    asked = pool.submit(lambda: link.run(count(), patience_s=SHORT_S))
+    with pytest.raises(StoreUnavailable, match=r"no answer for 0.2 s; its host is stuck or cut off"):
+        asked.result(LONG_S)
+    store.ended.set()
+    link.stop()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("x", "lost"), AssertionError("event 3 after 1")])
+def test_an_ear_that_fails_breaks_the_link_instead_of_leaving_a_deaf_node(error: Exception) -> None:
+    with live_run(min_nodes=1) as run:
+        node = run.node(1)
+        node.train(node.ask())
+        assert not node.link.must_stop(1)
+        listening = node.link._ear
+        assert listening.socket is not None
+
+        def fail(_: Op) -> Any:
+            raise error
+
+        listening.socket.perform = fail  # type: ignore[method-assign]
+        run.stranger().perform(Add("wake", 1))
+        node.ask()  # Its workers fail, the next cycle opens: the ear reads once more, and fails.
+        run.wait_for(lambda: node.link.is_broken)
+        assert node.link.must_stop(1)
+
+
+def test_a_store_that_dies_stops_the_workers_of_every_node() -> None:
+    with live_run(beat_s=0.1) as run:
+        nodes = [run.node(number) for number in range(2)]
+        run.seal(*nodes)
+        assert not any(node.link.must_stop(1) for node in nodes)
+        run.host.stop()
+        run.wait_for(lambda: all(node.link.must_stop(1) for node in nodes))
+        for node in nodes:
+            with pytest.raises(StoreUnavailable, match="the connection is lost"):
+                node.ask().result(LONG_S)
+            node.leave()
+
+
+def test_leaving_ends_the_threads_and_is_no_error_the_second_time() -> None:
+    before = set(threading.enumerate())
+    with live_run() as run:
+        nodes = [run.node(number) for number in range(2)]
+        run.seal(*nodes)
+        for node in nodes:
+            node.leave(Outcome.LEFT)
+            node.leave(Outcome.LEFT)
+        assert run.host.wait(LONG_S)
+        assert str(run.host.verdict) == "cancelled(every node has left)"
+    ours = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("ft-")]
+    assert ours == []
+
+
+def test_leaving_a_store_that_is_silent_does_not_take_for_ever(
+    monkeypatch: pytest.MonkeyPatch, ear: Ear, pool: ThreadPoolExecutor
+) -> None:
+    monkeypatch.setattr(link_module, "FAREWELL_S", SHORT_S)
+    store = SilentStore()
+    link = link_to(store, ear)
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        link.run(count(), patience_s=SHORT_S)  # The voice is held by the store from now on.
+    pool.submit(lambda: link.leave(Outcome.LEFT, "")).result(LONG_S)
+    store.ended.set()
+
+
+def test_nothing_can_be_asked_of_a_link_that_has_stopped(link: Link) -> None:
+    link.stop()
+    with pytest.raises(StoreUnavailable, match="said goodbye"):
+        link.run(count())
