@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import machine, report
-from benchmarks.children import prepare_environment
+from benchmarks.children import end_server, prepare_environment
 from benchmarks.measure import Case, run_case
 from benchmarks.registry import BENCHMARKS
 
@@ -24,7 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_environment()
     facts = machine.describe()
     names = options.only or list(BENCHMARKS)
-    rows = _run([case for name in names for case in BENCHMARKS[name](options.quick)])
+    try:
+        rows = _run([case for name in names for case in BENCHMARKS[name](options.quick)])
+    finally:
+        end_server()
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(report.table_of(rows, facts))
     for warning in report.warnings_of(facts):

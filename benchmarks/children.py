@@ -11,6 +11,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
@@ -55,6 +56,11 @@ def serving(server: Callable[..., AbstractContextManager[T]], *args: Any) -> Ite
             raise ChildFailed(f"{server.__name__} did not start in {START_LIMIT_S:g} s")
         value: T = _receive(connection)
         yield value
+
+
+def end_server() -> None:
+    """Wait until the fork server is gone; by itself it ends seconds after us. A later child starts a new one."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from ft_rendezvous.cli.demo_view import View, make_view, print_summary
 from ft_rendezvous.errors import ConfigError
 
 GLANCE_S = 0.1
-STEP_S = 0.2
+STEP_S = 0.15
 CHECKPOINT_EVERY = 5
 LEAST_STEPS = 3 * CHECKPOINT_EVERY
 GONE_PATIENCE_S = 3.0

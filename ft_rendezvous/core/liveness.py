@@ -26,7 +26,8 @@ class Lease:
     counter: int
     seen_at: float
     behind_since: float | None = None
-    """Since when the node has not acted upon an event that is out, if so."""
+    """Since when the node has not acted upon event `behind_on`, if so."""
+    behind_on: int = 0
 
 
 @dataclass(slots=True)
@@ -60,11 +61,12 @@ class LeaseTable:
                 lease.seen_at = now
             elif was_paused:
                 lease.seen_at = now
-            is_behind = acknowledged(max(counter, 0)) < published
-            if not is_behind:
+            acted = acknowledged(max(counter, 0))
+            if acted >= published:
                 lease.behind_since = None
-            elif lease.behind_since is None or was_paused:
-                lease.behind_since = now
+            elif lease.behind_since is None or was_paused or acted >= lease.behind_on:
+                # One event is waited for at a time: with fast cycles a newer one is always out.
+                lease.behind_since, lease.behind_on = now, published
 
     def judge_leases(self, now: float) -> list[str]:
         """Incarnations whose lease is over, given that `observe` has just been called with this `now`."""

@@ -164,8 +164,9 @@ def test_a_steady_run_costs_its_nodes_and_spares_one_beat_per_interval_and_nothi
         run.seal(*nodes[:2])
         parked = nodes[2].ask()
         run.wait_for(lambda: nodes[2].link.participant.progress.looked_up == 1)
-        # What the seat's reading cost has been counted when the next beat has.
-        run.wait_for(lambda: all(tally.of("before")[f"n{number}"][BEAT] >= 3 for number in range(3)))
+        # What led here has been counted when two more beats have.
+        enough = {name: kinds[BEAT] + 2 for name, kinds in tally.of("before").items()}
+        run.wait_for(lambda: all(tally.of("before")[name][BEAT] >= enough[name] for name in enough))
         before, began = run.host.coordinator.view.no, time.monotonic()
         tally.phase = "steady"
         run.wait_for(lambda: len(tally.of("steady")) == 3 and min(k[BEAT] for k in tally.of("steady").values()) >= 10)

@@ -49,7 +49,7 @@ SHORT_S = 0.3
 def test_a_probe_tells_what_is_there_without_being_caught_by_it(
     monkeypatch: pytest.MonkeyPatch, answer: Answer | None, found: Found
 ) -> None:
-    monkeypatch.setattr(store_socket, "GREETING_TIMEOUT_S", LONG_S if found is Found.STRANGER else SHORT_S)
+    monkeypatch.setattr(store_socket, "GREETING_TIMEOUT_S", SHORT_S if found is Found.NO_ANSWER else LONG_S)
     with listener(answer) as port:
         assert probe("127.0.0.1", port) is found
         with pytest.raises(StoreUnavailable, match=str(found)):

@@ -383,6 +383,16 @@ def test_a_wait_for_a_key_that_does_not_come_ends_with_torchs_own_error(
         store.get("never")
 
 
+def test_a_seat_answers_for_its_own_node_only(sealed: tuple[LiveRun, list[LiveNode]]) -> None:
+    _, (node, _) = sealed
+    store, place = node.agent_store, node.place
+    assert place is not None
+    store.set_timeout(timedelta(seconds=0.2))
+    assert json.loads(store.get(f"torchelastic/assigned_ranks/{place.rank}"))[1] == 4
+    with pytest.raises(DistStoreError, match="did not appear"):
+        store.get(f"torchelastic/assigned_ranks/{1 - place.rank}")
+
+
 def test_a_wait_for_a_key_ends_with_the_cycle() -> None:
     """A peer that died cannot hold an agent for the 300 s of a store timeout."""
     with live_run() as run:

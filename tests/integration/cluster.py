@@ -384,6 +384,7 @@ class Cluster:
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
+            "TMPDIR": str(self.directory),
             MARKER: marker,
             **(env or {}),
         }

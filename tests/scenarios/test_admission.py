@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from ft_rendezvous.core.model import Outcome
 from ft_rendezvous.errors import Refused
+from ft_rendezvous.ports import Add
 from ft_rendezvous.settings import RunSettings
 from tests.scenarios.cluster import Cluster, Node
 from tests.sim.store import SimStore
@@ -63,3 +66,22 @@ def test_a_node_that_comes_and_goes_between_two_looks_leaves_no_trace() -> None:
     store = cluster.store
     assert isinstance(store, SimStore)
     assert not any(brief.participant.incarnation in key for key in store.data)
+
+
+def test_a_record_that_is_missing_is_looked_for_at_once_and_then_less_and_less_often() -> None:
+    cluster = Cluster(SETTINGS, SimStore())
+    cluster.store.perform(Add(cluster.coordinator.keys.arrived(1), 1))
+    for name in ("a", "b"):
+        cluster.join(name)
+        cluster.settle()
+    pauses_s: list[float] = []
+    for _ in range(12):
+        pauses_s.append(cluster.wake_at - cluster.clock())
+        cluster.clock.now = cluster.wake_at
+        for node in cluster.nodes.values():
+            node.beat_if_due()
+        cluster.settle()
+    assert pauses_s[0] < 0.01
+    assert all(later >= earlier for earlier, later in pairwise(pauses_s[:6]))
+    assert sum(pauses_s) > SETTINGS.beat_s, "a dozen looks last longer than a beat"
+    assert cluster.training == []

@@ -8,6 +8,7 @@ A scenario is a text file of blocks: commands, a line `----`, and what followed 
     kill a | freeze a | thaw a        SIGKILL, SIGSTOP, SIGCONT
     spend a | leave a                 the agent goes: no restarts left, or a signal
     busy a | ready a                  the agent takes its time to stop workers, then is done
+    ghost                             a node counts its arrival and dies before it writes the record
     advance 6s                        let time pass
     seats                             who trains with which rank
 """
@@ -24,6 +25,7 @@ from ft_rendezvous import journal
 from ft_rendezvous.core.model import Outcome, Verdict
 from ft_rendezvous.errors import FtError
 from ft_rendezvous.participant import Place
+from ft_rendezvous.ports import Add
 from ft_rendezvous.settings import RunSettings, parse_settings
 from tests.scenarios.cluster import Cluster, Node
 from tests.sim.store import SimStore
@@ -57,6 +59,9 @@ class Stage:
                     self._join(name, options)
             case "advance":
                 self.cluster.advance(float(names[0].removesuffix("s")))
+            case "ghost":
+                coordinator = self.cluster.coordinator
+                self.cluster.store.perform(Add(coordinator.keys.arrived(coordinator.cycle_id), 1))
             case "seats":
                 self._tell_seats()
             case _:

@@ -42,6 +42,7 @@ class SimNode(Process):
         self.born_at = world.kernel.now
         self.delays = Delays(typical_s=world.kernel.rng.choice((2e-4, 1e-3, 5e-3)))
         self.link: SimLink | None = None
+        self.lives = 0
         self.is_training = False
         self.has_ended_well = False
         self.is_leaving = False
@@ -178,6 +179,9 @@ class SimNode(Process):
     def terminate(self) -> None:
         if not self.is_leaving:
             self.agent.interrupt(Signal())
+
+    def on_wait(self, connection: Connection, key: str) -> None:
+        self.world.eyes.waits(connection, key)
 
     def on_reply(self, connection: Connection, op: Op, reply: Any) -> None:
         self.world.eyes.receives(connection, op, reply)

@@ -7,6 +7,7 @@ after every step.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NoReturn
 
 from ft_rendezvous.core.model import (
@@ -76,6 +77,7 @@ class Checker:
     def fenced(self, incarnation: str, reason: str) -> None: ...
     def beat_ended(self, incarnation: str) -> None: ...
     def event_deleted(self, no: int) -> None: ...
+    def waits_for_event(self, ear: Connection, no: int) -> None: ...
 
     # What agents saw and did.
     def beat_answered(self, incarnation: str, amount: int, reply: int, called_at: float) -> None: ...
@@ -392,34 +394,47 @@ class nobody_trains_after_moving_on(Checker):
 
 
 class nobody_waits_for_a_deleted_event(Checker):
-    """No ear that its node relies on stays blocked on an event that is gone and will not come again."""
+    """No live incarnation asks for an event that is gone and will not come again; one that is over may, until its
+    node has learnt of it."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._no = 0
+        self._over: set[str] = set()
+        self._patience_s = self._settings.lease_s + 2 * self._settings.beat_s + 1.0
 
     def published(self, event: AnyEvent) -> None:
         self._no = max(self._no, event.no)
 
-    def second_passes(self) -> None:
-        settings = self._settings
-        patience_s = settings.lease_s + 2 * settings.beat_s + 1.0
-        for key, waiters in self._world.server.store.waiters.items():
-            if "/event/" not in key or int(key.rsplit("/", 1)[1]) > self._no:
-                continue
-            for waiter in waiters:
-                ear = waiter.owner
-                assert isinstance(ear, Connection)
-                since = max(ear.waits_since, ear.process.resumed_at, self._world.host.process.resumed_at)
-                if self._is_relied_upon(ear) and self._now > since + patience_s:
-                    self.fail(f"{ear.name} has waited for {key} for {self._now - since:.3f} s; it was deleted")
+    def fenced(self, incarnation: str, reason: str) -> None:
+        self._over.add(incarnation)
 
-    def _is_relied_upon(self, ear: Connection) -> bool:
-        node = ear.process
-        link = getattr(node, "link", None)
-        if link is None or node.is_paused or node.is_leaving:
-            return False
-        return ear.serves == link.participant.incarnation and not link.is_broken
+    def record(self, record: AnyRecord, process: Process) -> None:
+        if isinstance(record, Goodbye):
+            self._over.add(record.incarnation)
+
+    def waits_for_event(self, ear: Connection, no: int) -> None:
+        # What is missing and was published before was deleted.
+        if no <= self._no and ear.serves not in self._over:
+            self.fail(f"{ear.name} waits for event {no}, which was deleted, and {self._name(ear.serves)} is alive")
+
+    def second_passes(self) -> None:
+        for key, waiters in self._world.server.store.waiters.items():
+            if "/event/" in key and int(key.rsplit("/", 1)[1]) <= self._no:
+                for waiter in waiters:
+                    ear = waiter.owner
+                    assert isinstance(ear, Connection)
+                    self._judge(ear, key)
+
+    def _judge(self, ear: Connection, key: str) -> None:
+        node = self._world.node_of(ear.serves)
+        if node.is_paused or node.is_leaving or node.has_ended_well or node.link is None:
+            return
+        participant = node.link.participant
+        is_relied_upon = participant.incarnation == ear.serves and participant.is_trusted()
+        since = max(ear.waits_since, node.resumed_at, self._world.host.process.resumed_at)
+        if is_relied_upon and self._now > since + self._patience_s:
+            self.fail(f"{ear.name} has waited for {key}, which was deleted, for {self._now - since:.3f} s")
 
 
 class nobody_gives_up_on_a_live_store(Checker):
@@ -446,6 +461,13 @@ class nobody_gives_up_on_a_live_store(Checker):
 class keys_are_bounded(Checker):
     """The store holds what the last cycles and the nodes of a run need, however long it lasts."""
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._opened_at: deque[float] = deque()
+
+    def opened(self, event: Opened) -> None:
+        self._opened_at.append(self._now)
+
     def second_passes(self) -> None:
         self._judge()
 
@@ -453,7 +475,15 @@ class keys_are_bounded(Checker):
         self._judge()
 
     def _judge(self) -> None:
-        cycles, per_cycle, per_incarnation = 6, 20, 5
+        # A node that does not act upon events holds the keys of later cycles, and is fenced after two leases; a
+        # paused coordinator deletes nothing.
+        settings, host = self._settings, self._world.host.process
+        patience_s = 2 * settings.lease_s + 4 * settings.beat_s
+        was_paused = host.is_paused or self._now - host.resumed_at < patience_s
+        since = (host.paused_at if was_paused else self._now) - patience_s
+        while self._opened_at and self._opened_at[0] < since:
+            self._opened_at.popleft()
+        cycles, per_cycle, per_incarnation = 5 + len(self._opened_at), 22, 3
         limit = cycles * per_cycle + per_incarnation * len(self._world.incarnations)
         count = len(self._world.server.store.data)
         if count > limit:

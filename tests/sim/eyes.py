@@ -28,6 +28,7 @@ class Eyes:
 
     def __init__(self, world: World, checkers: tuple[type[Checker], ...] = ALL) -> None:
         self.world = world
+        self._kernel = world.kernel
         self.checkers = [checker(world) for checker in checkers]
         self.digest = 0
         """A checksum of every operation performed, with its time: equal digests are equal runs."""
@@ -58,9 +59,10 @@ class Eyes:
 
     def applied(self, op: Op, reply: Any, process: Process) -> None:
         """The server has performed an operation."""
-        line = f"{self.world.kernel.now:.9f} {process.name} {type(op).__name__} {getattr(op, 'key', '')}"
+        kind = type(op)
+        line = f"{self._kernel.now!r} {process.name} {kind.__name__} {getattr(op, 'key', '')}"
         self.digest = zlib.crc32(line.encode(), self.digest)
-        look = self._look.get(type(op))
+        look = self._look.get(kind)
         if look is not None:
             look(op, reply, process)
 
@@ -125,6 +127,11 @@ class Eyes:
         else:
             self._tell("logs_read")
 
+    def waits(self, connection: Connection, key: str) -> None:
+        """A node's read waits at the server for a key that is not there."""
+        if "/event/" in key:
+            self._tell("waits_for_event", connection, int(key.rsplit("/", 1)[1]))
+
     # --- the agents ---------------------------------------------------------------------------------
 
     def receives(self, connection: Connection, op: Op, reply: Any) -> None:
@@ -136,6 +143,7 @@ class Eyes:
 
     def takes_place(self, node: SimNode, place: Place) -> None:
         self.world.tell(node.name, f"trains in cycle {place.cycle_id} as rank {place.rank} of {place.world_size}")
+        self.world.places_taken += 1
         self._tell("takes_place", node, place)
 
     def asks_whether_to_stop(self, node: SimNode, place: Place, must_stop: bool) -> None:

@@ -47,7 +47,7 @@ class Fate:
     second: int
 
 
-_FATES = {"one fails": 40, "some fail": 10, "lasts": 38, "ends well": 5, "is torn": 5, "one gives up": 2}
+_FATES = {"one fails": 45, "some fail": 10, "lasts": 33, "ends well": 5, "is torn": 5, "one gives up": 2}
 _NEVER = Plan(float("inf"), Ending.FAILED)
 
 
@@ -58,6 +58,8 @@ class Workers:
         self._world = world
         self._rng: Random = world.kernel.rng
         self._fates: dict[int, Fate] = {}
+        self._patience_s = self._rng.choice((0.1, 1.0, 5.0))
+        """How long training lasts before something becomes of it: short cycles follow close upon each other."""
 
     def plan(self, node: SimNode, place: Place) -> Plan:
         rng, now = self._rng, self._world.kernel.now
@@ -66,11 +68,12 @@ class Workers:
         if place.cycle_id not in self._fates:
             kind = rng.choices(list(_FATES), list(_FATES.values()))[0]
             first, second = rng.randrange(place.world_size), rng.randrange(place.world_size)
-            self._fates[place.cycle_id] = Fate(kind, now + rng.choice((0.0, rng.uniform(0.0, 5.0))), first, second)
+            begins_at = now + rng.uniform(0.0, self._patience_s)
+            self._fates[place.cycle_id] = Fate(kind, begins_at, first, second)
         return self._draw(self._fates[place.cycle_id], place.rank)
 
     def _draw(self, fate: Fate, rank: int) -> Plan:
-        at = fate.begins_at + self._rng.uniform(0.0, 0.5)
+        at = fate.begins_at + self._rng.uniform(0.0, 0.2)
         match fate.kind:
             case "one fails" if rank == fate.first:
                 return Plan(at, Ending.FAILED)
@@ -114,7 +117,8 @@ class Faults:
             self.crash_at_a_call: 5,
             self.pause: 4,
             self.pause_at_a_call: 5,
-            self.slow_down: 3,
+            self.pause_between_events: 5,
+            self.slow_down: 5,
             self.cut: 5,
             self.pause_coordinator: 3,
             self.pause_coordinator_at_a_call: 3,
@@ -123,14 +127,18 @@ class Faults:
             self.start_impostor: 1,
             self.terminate: 2,
             self.start_another: 3,
+            self.stall_a_newcomer: 4,
         }
 
-    def schedule(self, until: float) -> None:
-        """Draw how many faults there are, and when."""
+    def schedule(self, until: float, focus: tuple[str, ...] = ()) -> None:
+        """Draw how many faults there are, when, and of which few kinds: faults of one kind bring each other out
+        more often than faults of all kinds do. `focus` names the kinds instead."""
         rng = self._rng
-        for _ in range(rng.choice((0, 1, 2, 3, 4, 6, 9))):
+        kinds = [(kind, weight) for kind, weight in self._kinds.items() if kind.__name__ in focus or not focus]
+        self._kinds = dict(rng.sample(kinds, min(len(kinds), rng.choice((1, 2, 3, 5, len(kinds))))))
+        for _ in range(rng.choice((3, 6, 10)) if focus else rng.choice((0, 1, 3, 6, 10))):
             self._kernel.at(rng.uniform(0.0, until), self._strike)
-        if rng.random() < 0.02:
+        if rng.random() < 0.02 and not focus:
             self._kernel.at(rng.uniform(0.0, until), self._world.kill_server)
 
     def _strike(self) -> None:
@@ -158,6 +166,13 @@ class Faults:
         node, pause_s = self._victim(), self._pause_s()
         if node is not None:
             self._trap(node, lambda: self._stop(node, pause_s))
+
+    def pause_between_events(self) -> None:
+        """While the ear is not listening, events may come and go; so may the lease."""
+        node, pause_s = self._victim(), self._pause_s()
+        if node is not None:
+            rng = self._rng
+            node.trap = Trap(rng.randrange(3), rng.random() < 0.3, lambda: self._stop(node, pause_s), thread="ear")
 
     def slow_down(self) -> None:
         node = self._victim()
@@ -207,6 +222,11 @@ class Faults:
     def start_another(self) -> None:
         self._world.start_node(self._world.new_info())
 
+    def stall_a_newcomer(self) -> None:
+        """Joining takes several operations; the run does not wait for a node that is between two of them."""
+        node, pause_s = self._world.start_node(self._world.new_info()), self._pause_s()
+        node.trap = Trap(self._rng.randrange(7), self._rng.random() < 0.5, lambda: self._stop(node, pause_s))
+
     # --- the host -----------------------------------------------------------------------------------
 
     def pause_coordinator(self) -> None:
@@ -246,12 +266,7 @@ class Faults:
         return rng.choice((rng.uniform(0.0, 1.0), 1.0 + rng.uniform(-0.1, 0.2), rng.uniform(1.0, 3.0))) * self._lease_s
 
     def _trap(self, process: Process, spring: Callable[[], None]) -> None:
-        """Events come one after the other, and between two of them the ear is not listening: aim there too."""
-        rng = self._rng
-        if rng.random() < 0.3:
-            process.trap = Trap(rng.randrange(3), rng.random() < 0.5, spring, thread="ear")
-        else:
-            process.trap = Trap(rng.randrange(12), rng.random() < 0.5, spring)
+        process.trap = Trap(self._rng.randrange(12), is_after=self._rng.random() < 0.5, spring=spring)
 
     def _kill(self, node: SimNode) -> None:
         if not node.is_dead:

@@ -29,6 +29,7 @@ class Kernel:
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
+        self.random = rng.random
         self.now = 0.0
         self.steps = 0
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -39,7 +40,8 @@ class Kernel:
         heapq.heappush(self._heap, (time, self._pushed, act, args))
 
     def soon(self, act: Callable[..., None], *args: Any) -> None:
-        self.at(self.now + self.rng.random() * THREAD_LAG_S, act, *args)
+        self._pushed += 1
+        heapq.heappush(self._heap, (self.now + self.random() * THREAD_LAG_S, self._pushed, act, args))
 
     def step(self) -> bool:
         """Let the next thing happen. False if nothing ever will."""
@@ -168,6 +170,9 @@ class Process:
     def on_thread_death(self, thread: Thread, error: Exception) -> None:
         raise AssertionError(f"{self.name}: {thread.name} died") from error
 
+    def on_wait(self, connection: Connection, key: str) -> None:
+        """A read of this process waits at the server, for this key among others."""
+
     def on_reply(self, connection: Connection, op: Op, reply: Any) -> None:
         """A reply has reached the process."""
 
@@ -234,9 +239,10 @@ class Delays:
     spikes_until: float = 0.0
 
     def draw(self, kernel: Kernel) -> float:
-        delay_s = self.typical_s * (0.5 + kernel.rng.random())
+        random = kernel.random
+        delay_s = self.typical_s * (0.5 + random())
         if kernel.now < self.spikes_until:
-            delay_s += self.spike_s * kernel.rng.random()
+            delay_s += self.spike_s * random()
         return delay_s
 
 
@@ -247,6 +253,8 @@ class Server:
         self.kernel = kernel
         self.store = SimStore()
         self.on_apply = on_apply
+        self.reads_in_one_step = False
+        """Save the second half of every blocking read. Only where nothing can come between the two halves."""
         self.is_paused = False
         self.is_dead = False
         self.up_s = 0.0
@@ -304,7 +312,8 @@ class Connection:
         kernel = self._kernel
         time = kernel.now + delay_s + (kernel.rng.random() * jitter_s if jitter_s else 0.0)
         # The heap keeps the order of entries of one time, so equal is late enough.
-        self._arrives_at = max(time, self._arrives_at)
+        if time > self._arrives_at:
+            self._arrives_at = time
         return self._arrives_at
 
     def call(self, thread: Thread, ticket: int, op: Op) -> None:
@@ -351,7 +360,14 @@ class Connection:
         missing = self.server.store.missing(op)
         if missing:
             self.waits_since = self._kernel.now
-            self.server.store.park(self, missing, lambda: self._reply(self._read, op))
+            self.process.on_wait(self, missing[0])
+            self.server.store.park(self, missing, lambda: self._end_wait(op))
+        else:
+            self._end_wait(op)
+
+    def _end_wait(self, op: Op) -> None:
+        if self.server.reads_in_one_step:
+            self._answer(op)
         else:
             self._reply(self._read, op)
 
@@ -364,7 +380,9 @@ class Connection:
 
     def _reply(self, act: Callable[..., None], *args: Any) -> None:
         kernel = self._kernel
-        self._replies_at = max(kernel.now + self.delays.draw(kernel), self._replies_at)
+        time = kernel.now + self.delays.draw(kernel)
+        if time > self._replies_at:
+            self._replies_at = time
         kernel.at(self._replies_at, self.process.deliver, act, *args)
 
     def _receive(self, op: Op, reply: Any) -> None:

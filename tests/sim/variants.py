@@ -25,6 +25,7 @@ from ft_rendezvous.ports import Add, Check, Delete, Get, Move, MultiSet
 from ft_rendezvous.wire import Keys
 from tests.sim.host import SimHost
 from tests.sim.kernel import Call, Routine, Sleep
+from tests.sim.world import Result, World
 
 Patches = Callable[[], AbstractContextManager[Any]]
 
@@ -37,15 +38,23 @@ class Variant:
     caught_by: frozenset[str]
     broken: Patches
     host_class: type[SimHost] = SimHost
+    focus: tuple[str, ...] = ()
+    """The faults that bring it out; without them it takes more seeds."""
+
+    def run(self, seed: int) -> Result:
+        with self.broken():
+            return World(seed, host_class=self.host_class, focus=self.focus).run()
 
 
 VARIANTS: dict[str, Variant] = {}
 
 
-def _variant(*caught_by: str, host_class: type[SimHost] = SimHost) -> Callable[[Patches], Patches]:
+def _variant(
+    *caught_by: str, host_class: type[SimHost] = SimHost, focus: tuple[str, ...] = ()
+) -> Callable[[Patches], Patches]:
     def register(patches: Patches) -> Patches:
         name = patches.__name__
-        VARIANTS[name] = Variant(name, frozenset(caught_by), patches, host_class)
+        VARIANTS[name] = Variant(name, frozenset(caught_by), patches, host_class, focus)
         return patches
 
     return register
@@ -85,17 +94,18 @@ def first_free_cycle_id() -> AbstractContextManager[Any]:
     return patch.object(Coordinator, "_open", _open)
 
 
-@_variant("nobody_waits_for_a_deleted_event", "converges")
+@_variant("nobody_waits_for_a_deleted_event", focus=("pause_between_events", "slow_down"))
 def events_deleted_unread() -> AbstractContextManager[Any]:
     """Delete every event but the last, whoever has read it."""
     return patch.object(LeaseTable, "acknowledged_by_all", lambda self, floor: 1 << 30)
 
 
-@_variant("nobody_waits_for_a_deleted_event", "converges")
+@_variant("nobody_waits_for_a_deleted_event", focus=("stall_a_newcomer",))
 def head_read_before_arrival() -> AbstractContextManager[Any]:
     """A newcomer that the coordinator does not know yet relies on events that nobody keeps for it."""
 
     def _enlist(self: Participant) -> Move[None]:
+        self.is_return = self.is_return or bool(self.incarnation)
         self.incarnation, self.view = self.new_incarnation(), None
         self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
         self.progress, self.has_lapsed, self.has_left = participant.Progress(), False, False
@@ -112,7 +122,7 @@ def head_read_before_arrival() -> AbstractContextManager[Any]:
 # --- leases -----------------------------------------------------------------------------------------
 
 
-@_variant("no_dead_incarnation_placed")
+@_variant("no_dead_incarnation_placed", "fenced_nodes_stop")
 def fence_without_incarnation() -> AbstractContextManager[Any]:
     """A fenced node comes back under its old incarnation, and the coordinator has forgotten the fence."""
     original_init, original_remove = Participant.__post_init__, Roster._remove
@@ -131,7 +141,7 @@ def fence_without_incarnation() -> AbstractContextManager[Any]:
     )
 
 
-@_variant("no_live_node_is_dropped")
+@_variant("no_live_node_is_dropped", focus=("pause_coordinator_at_a_call",))
 def leases_survive_no_pause() -> AbstractContextManager[Any]:
     """A coordinator that was paused blames the nodes for what it did not see."""
     original = LeaseTable.observe
@@ -164,7 +174,7 @@ def beat_reply_unchecked() -> AbstractContextManager[Any]:
     return patch.object(Pulse, "take_reply", take_reply)
 
 
-@_variant("fenced_nodes_stop")
+@_variant("fenced_nodes_stop", focus=("pause_at_a_call", "slow_down"))
 def lease_from_the_reply() -> AbstractContextManager[Any]:
     """A node counts its lease from when it heard of it, which is later than when the coordinator saw the beat."""
 
@@ -179,7 +189,7 @@ def lease_from_the_reply() -> AbstractContextManager[Any]:
     return patch.object(Participant, "beat", beat)
 
 
-@_variant("no_live_node_is_dropped")
+@_variant("no_live_node_is_dropped", focus=("restart", "start_twice", "pause_coordinator"))
 def newcomers_in_any_order() -> AbstractContextManager[Any]:
     """Of two starts of one node, the one whose record is read last stays: that may be the dead one."""
     return patch("ft_rendezvous.coordinator.sorted", lambda items, key: list(items), create=True)
@@ -215,7 +225,7 @@ def success_on_first_finish() -> AbstractContextManager[Any]:
     return patch.object(Roster, "_finish", _finish)
 
 
-@_variant("ranks_are_exact")
+@_variant("ranks_are_exact", focus=("stall_a_newcomer", "slow_down"))
 def records_of_any_cycle() -> AbstractContextManager[Any]:
     """An arrival in the last cycle counts in this one."""
     original = Roster.take
@@ -252,7 +262,7 @@ def superseded_and_training() -> AbstractContextManager[Any]:
     return patch.object(participant, "is_superseded", lambda view, cycle_id: False)
 
 
-@_variant("converges")
+@_variant("converges", focus=("pause", "pause_at_a_call", "pause_between_events"))
 def verdict_only_by_ear() -> AbstractContextManager[Any]:
     """A node that has finished and lost its lease waits for an event it can no longer hear."""
 

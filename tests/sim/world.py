@@ -89,12 +89,14 @@ class World:
         shape: Shape | None = None,
         checks: tuple[type[checkers.Checker], ...] = checkers.ALL,
         host_class: type[SimHost] = SimHost,
+        focus: tuple[str, ...] = (),
     ) -> None:
         rng = Random(seed)
         self.seed = seed
         self.kernel = Kernel(rng)
         self.shape = shape or draw_shape(rng)
         self.settings = self.shape.settings
+        self.focus = focus
         self.heals_at = self.shape.heals_at
         self.is_healed = False
         self.server_died_at: float | None = None
@@ -104,10 +106,13 @@ class World:
         """Whose incarnation each id is, and which of its owner's."""
         self.transcript: list[tuple[float, str, str]] = []
         self.cycles = 0
+        self.places_taken = 0
         self._addresses = 0
+        self._digest = self.settings.digest
         self.workers = Workers(self)
         self.eyes = Eyes(self, checks)
         self.server = Server(self.kernel, self.eyes.applied)
+        self.server.reads_in_one_step = not self.shape.has_faults
         self._start_host(host_class)
         self.faults = Faults(self)
 
@@ -142,13 +147,13 @@ class World:
             domain_id=f"d{self._addresses % 2}" if self.shape.has_domains else None,
             role="trainer" if self.shape.tells_workers else None,
             local_world_size=8 if self.shape.tells_workers else None,
-            digest=self.settings.digest,
+            digest=self._digest,
         )
 
     def new_incarnation(self, node: SimNode) -> str:
         incarnation = self._new_id()
-        count = sum(owner is node for owner, _ in self.incarnations.values()) if len(self.incarnations) < 500 else 0
-        self.incarnations[incarnation] = (node, count)
+        self.incarnations[incarnation] = (node, node.lives)
+        node.lives += 1
         return incarnation
 
     def _new_id(self) -> str:
@@ -204,7 +209,7 @@ class World:
         for _ in range(shape.node_count):
             kernel.at(kernel.rng.uniform(0.0, shape.arrive_within_s), self.start_node, self.new_info())
         if shape.has_faults:
-            self.faults.schedule(until=self.heals_at)
+            self.faults.schedule(self.heals_at, self.focus)
         kernel.at(self.heals_at, self._heal)
         kernel.at(1.0, self._every_second)
 
