@@ -166,11 +166,12 @@ class Coordinator:
     def _refuse_unfit(self, newcomers: Mapping[str, Arrival]) -> Move[set[str]]:
         """Turn away newcomers without a beat, whose lease could not be judged, and with other settings."""
         beating = yield from board.find_beating(self.keys, list(newcomers))
+        digest = self.settings.digest
         refused: set[str] = set()
         for incarnation, arrival in newcomers.items():
             if incarnation not in beating:
                 reason = "it arrived without a beat, so its lease could not be judged"
-            elif arrival.node.digest != self.settings.digest:
+            elif arrival.node.digest != digest:
                 reason = "its settings differ from the run's: use the same --nnodes and --rdzv-conf on all nodes"
             else:
                 continue

@@ -7,6 +7,7 @@ newlines of its own, so that a bad one spoils only itself.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ _encoder = msgspec.json.Encoder()
 _record: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What strict decoding raises on hostile bytes; deep nesting overflows before it is found invalid."""
+_incarnation = re.compile("[0-9a-f]{16}")
 _version = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -170,7 +172,7 @@ def _undecodable(line: bytes, error: Exception) -> str:
 
 
 def is_incarnation(text: str) -> bool:
-    return len(text) == 16 and all(char in "0123456789abcdef" for char in text)
+    return _incarnation.fullmatch(text) is not None
 
 
 # --- what the coordinator publishes -----------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # TCPStore looks up every client's name on its only thread; a machine without a reverse entry for loopback would
@@ -13,3 +14,11 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 # The machine is shared, so how long an example takes says nothing; what an example finds must be found again.
 settings.register_profile("ft", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ft")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where everything must run (FT_NO_SKIPS, set by .ci/run), a skipped test is a failure."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("FT_NO_SKIPS") and reporter is not None and reporter.stats.get("skipped"):
+        reporter.write_line("a test was skipped, and FT_NO_SKIPS is set", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
