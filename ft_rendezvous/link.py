@@ -142,7 +142,7 @@ class Link:
     def leave(self, outcome: Outcome, reason: str) -> None:
         """Say goodbye and end the threads. Never raises: a store that is gone needs no goodbye."""
         try:
-            if not (self.is_broken or self._is_stopped):
+            if not (self.is_broken or self._is_stopped or self._is_held()):
                 self.run(self.participant.goodbye(outcome, reason), FAREWELL_S)
         except FtError:
             pass
@@ -158,7 +158,13 @@ class Link:
             ear_thread = self._ear.thread
         if ear_thread is not None:
             ear_thread.join(FAREWELL_S)
-        self._voice.join(FAREWELL_S)
+        if not self._is_held():
+            self._voice.join(FAREWELL_S)
+
+    def _is_held(self) -> bool:
+        """Whether the store has kept the voice waiting for longer than a goodbye is worth."""
+        calling_since = self._calling_since
+        return calling_since is not None and time.monotonic() - calling_since > FAREWELL_S
 
     # --- the voice ----------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ class Found(StrEnum):
     STORE = "a TCPStore"
     NOTHING = "nothing listens there"
     NO_ANSWER = "no answer from that host or port"
+    SILENT = "something listens there and does not answer as a store does"
     HUNG_UP = "something listens there and hangs up"
     STRANGER = "another program listens there"
     UNKNOWN_HOST = "the host name does not resolve"
@@ -104,8 +105,9 @@ def _greet(host: str, port: int) -> socket.socket:
             raise _Unfit(Found.STRANGER)
         sock.settimeout(None)
     except TimeoutError as error:
+        found = Found.STRANGER if _speaks_lines(sock) else Found.SILENT
         sock.close()
-        raise _Unfit(Found.NO_ANSWER) from error
+        raise _Unfit(found) from error
     except OSError as error:
         sock.close()
         raise _Unfit(Found.HUNG_UP) from error
@@ -113,6 +115,15 @@ def _greet(host: str, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _speaks_lines(sock: socket.socket) -> bool:
+    """Whether the other end answers an empty line, as web servers do: a store that is stuck would not."""
+    try:
+        sock.sendall(b"\r\n\r\n")
+        return bool(sock.recv(1))
+    except OSError:
+        return False
 
 
 def _receive(sock: socket.socket, size_bytes: int) -> bytes:

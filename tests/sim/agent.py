@@ -101,18 +101,22 @@ class SimNode(Process):
 
     def _link_up(self) -> Routine:
         """Have a link that works: a broken one is replaced within a lease, or the store is lost."""
-        old, settings = self.link, self.world.settings
-        if old is None:
+        settings = self.world.settings
+        if self.link is None:
             yield from self._find_store(settings.join_s)
             self.link = SimLink(self, self._connect, self._new_participant(), settings.beat_s)
-        elif old.is_broken:
-            old.stop()
-            yield from self._find_store(settings.lease_s)
-            self.link = SimLink(self, self._connect, self._new_participant(), settings.beat_s)
-            self.link.participant.is_return = True
-            # The others need not wait for the lease of the incarnation that lost its connection.
-            farewell = old.participant.goodbye(Outcome.LEFT, "its connection was lost; it joins again")
-            yield from self.link.run(farewell)
+        elif self.link.is_broken:
+            yield from self._reopen(self.link)
+
+    def _reopen(self, old: SimLink) -> Routine:
+        settings = self.world.settings
+        old.stop()
+        yield from self._find_store(settings.lease_s)
+        self.link = SimLink(self, self._connect, self._new_participant(), settings.beat_s)
+        self.link.participant.is_return = True
+        # The others need not wait for the lease of the incarnation that lost its connection.
+        farewell = old.participant.goodbye(Outcome.LEFT, "its connection was lost; it joins again")
+        yield from self.link.run(farewell)
 
     def _find_store(self, patience_s: float) -> Routine:
         server, deadline = self.world.server, self.clock() + patience_s

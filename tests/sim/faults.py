@@ -66,7 +66,8 @@ class Workers:
         if self._world.is_healed:
             return Plan(now + rng.uniform(0.3, 2.0), Ending.WELL, is_healthy=True)
         if place.cycle_id not in self._fates:
-            kind = rng.choices(list(_FATES), list(_FATES.values()))[0]
+            is_restless = self._world.shape.is_restless
+            kind = "one fails" if is_restless else rng.choices(list(_FATES), list(_FATES.values()))[0]
             first, second = rng.randrange(place.world_size), rng.randrange(place.world_size)
             begins_at = now + rng.uniform(0.0, self._patience_s)
             self._fates[place.cycle_id] = Fate(kind, begins_at, first, second)

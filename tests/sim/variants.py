@@ -16,6 +16,7 @@ import msgspec
 
 from ft_rendezvous import board, participant, wire
 from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.core.joining import LookUp, Park, decide_step
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.liveness import LeaseTable, Pulse
 from ft_rendezvous.core.model import AnyRecord, AnyWhy, Sealed, Seat, View, fold
@@ -23,8 +24,10 @@ from ft_rendezvous.core.roster import Fence, Member, Roster
 from ft_rendezvous.participant import CHANGED, Flow, Participant
 from ft_rendezvous.ports import Add, Check, Delete, Get, Move, MultiSet
 from ft_rendezvous.wire import Keys
+from tests.sim.agent import SimNode
 from tests.sim.host import SimHost
 from tests.sim.kernel import Call, Routine, Sleep
+from tests.sim.link import SimLink
 from tests.sim.world import Result, World
 
 Patches = Callable[[], AbstractContextManager[Any]]
@@ -195,6 +198,21 @@ def newcomers_in_any_order() -> AbstractContextManager[Any]:
     return patch("ft_rendezvous.coordinator.sorted", lambda items, key: list(items), create=True)
 
 
+@_variant("no_live_node_is_dropped", focus=("pause_coordinator", "pause_coordinator_at_a_call"))
+def one_look_per_lease() -> AbstractContextManager[Any]:
+    """A coordinator that plans to look seldom cannot tell its own pause from a node's silence."""
+    original = Coordinator._judge_leases
+
+    def _judge_leases(self: Coordinator) -> Move[None]:
+        before = self.leases.looked_at
+        yield from original(self)
+        if self.leases.looked_at is not None and self.leases.looked_at != before:
+            self.look_gap_s = self.settings.lease_s
+            self.next_look_at = self.leases.looked_at + self.look_gap_s
+
+    return patch.object(Coordinator, "_judge_leases", _judge_leases)
+
+
 # --- who counts -------------------------------------------------------------------------------------
 
 
@@ -272,6 +290,50 @@ def verdict_only_by_ear() -> AbstractContextManager[Any]:
         return self.verdict
 
     return patch.object(Participant, "await_verdict", await_verdict)
+
+
+@_variant("converges", focus=("pause_at_a_call", "pause_coordinator_at_a_call"))
+def place_lost_to_doubt() -> AbstractContextManager[Any]:
+    """A node reads its seat while its lease is in doubt, finds that the lease holds, and does not look again."""
+    original = Participant._look_up
+
+    def decide_once(view: View, mine: participant.Progress) -> Any:
+        decision = decide_step(view, mine)
+        return Park() if isinstance(decision, LookUp) and (id(mine), view.cycle_id) in looked else decision
+
+    def _look_up(self: Participant, look: LookUp) -> Move[Any]:
+        looked[id(self.progress), look.sealed.cycle_id] = self.progress
+        return (yield from original(self, look))
+
+    looked: dict[tuple[int, int], participant.Progress] = {}
+    return _all(
+        patch.object(participant, "decide_step", decide_once), patch.object(Participant, "_look_up", _look_up)
+    )
+
+
+@_variant("converges", focus=("cut",))
+def broken_link_beats_on() -> AbstractContextManager[Any]:
+    """A link whose ear is lost goes on beating for an incarnation that nobody drives any more."""
+
+    def _reopen(self: SimNode, _: SimLink) -> Routine:
+        yield from self._find_store(self.world.settings.lease_s)
+        self.link = SimLink(self, self._connect, self._new_participant(), self.world.settings.beat_s)
+
+    return _all(
+        patch.object(SimLink, "_is_over", lambda self: self._is_stopped), patch.object(SimNode, "_reopen", _reopen)
+    )
+
+
+@_variant("converges", focus=("pause", "pause_at_a_call", "pause_between_events"))
+def fenced_and_never_stirred() -> AbstractContextManager[Any]:
+    """A fenced node has no beat, and nothing else makes it look at the head."""
+    original = SimLink._beat
+
+    def _beat(self: SimLink) -> Routine:
+        if not self.participant.pulse.is_fenced:
+            yield from original(self)
+
+    return patch.object(SimLink, "_beat", _beat)
 
 
 # --- the bell ---------------------------------------------------------------------------------------
