@@ -76,12 +76,15 @@ def read_event(keys: Keys, no: int) -> Move[AnyEvent | None]:
 
 
 def read_seat(keys: Keys, sealed: Sealed, incarnation: str, seq: int) -> Move[Seat | None]:
-    """Our line in a sealed cycle; None if we came after the seal. One read, of our own chunk."""
+    """Our line in a sealed cycle; None if we came after the seal. One read, of our own chunk.
+
+    Also None if the chunk was deleted under our hands: seats wait for every live node, so we are not one.
+    """
     chunk = wire.chunk_of(seq)
     if chunk >= sealed.chunks:
         return None
-    seats = wire.decode_seats((yield Get(keys.chunk(sealed.cycle_id, chunk))))
-    return seats.get(incarnation)
+    data: bytes = yield Get(keys.chunk(sealed.cycle_id, chunk))
+    return wire.decode_seats(data).get(incarnation) if data else None
 
 
 def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:

@@ -130,9 +130,12 @@ class Participant:
                     yield from self._report_failure(self.view.opened)
                 case LookUp():
                     place = yield from self._look_up(decision)
-                    if place is not None and not self.must_stop(place.cycle_id):
+                    if place is None:
+                        self.progress.looked_up = decision.sealed.cycle_id
+                    elif not self.must_stop(place.cycle_id):
                         self.progress.trained_in = place.cycle_id
                         return place
+                    # Otherwise the place is in doubt, or over: look again once that is settled.
                 case Park():
                     yield CHANGED
 
@@ -205,7 +208,6 @@ class Participant:
 
     def _look_up(self, look: LookUp) -> Move[Place | None]:
         sealed = look.sealed
-        self.progress.looked_up = sealed.cycle_id
         seat = yield from board.read_seat(self.keys, sealed, self.incarnation, self.seq)
         if seat is None or seat.rank is None:
             return None

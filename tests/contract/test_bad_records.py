@@ -166,7 +166,7 @@ def test_the_store_of_a_c10d_rendezvous_is_a_mistake_that_is_told() -> None:
 @pytest.mark.parametrize(
     ("answer", "fact"),
     [
-        pytest.param(say_nothing, "no answer from that host or port", id="silent"),
+        pytest.param(say_nothing, "something listens there and does not answer", id="silent"),
         pytest.param(hang_up, "something listens there and hangs up", id="hangs up"),
         pytest.param("nothing", "nothing listens there", id="nothing"),
     ],

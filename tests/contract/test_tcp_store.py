@@ -42,14 +42,14 @@ SHORT_S = 0.3
         pytest.param(echo, Found.STRANGER, id="echo"),
         pytest.param(hang_up, Found.HUNG_UP, id="hangs up"),
         pytest.param(reset, Found.HUNG_UP, id="resets"),
-        pytest.param(say_nothing, Found.NO_ANSWER, id="accepts and is silent"),
-        pytest.param(None, Found.NO_ANSWER, id="does not even accept"),
+        pytest.param(say_nothing, Found.SILENT, id="accepts and is silent"),
+        pytest.param(None, Found.SILENT, id="does not even accept"),
     ],
 )
 def test_a_probe_tells_what_is_there_without_being_caught_by_it(
     monkeypatch: pytest.MonkeyPatch, answer: Answer | None, found: Found
 ) -> None:
-    monkeypatch.setattr(store_socket, "GREETING_TIMEOUT_S", SHORT_S if found is Found.NO_ANSWER else LONG_S)
+    monkeypatch.setattr(store_socket, "GREETING_TIMEOUT_S", SHORT_S if found is Found.SILENT else LONG_S)
     with listener(answer) as port:
         assert probe("127.0.0.1", port) is found
         with pytest.raises(StoreUnavailable, match=str(found)):

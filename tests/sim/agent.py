@@ -144,9 +144,9 @@ class SimNode(Process):
         self.is_training = True
         self.world.eyes.takes_place(self, place)
         workers = self.world.workers
-        plan = workers.plan(self, place)
+        plan = workers.plan(place)
         while True:
-            plan = workers.revise(self, place, plan)
+            plan = workers.revise(place, plan)
             if self.kernel.now >= plan.ends_at:
                 self.is_training = False
                 self.world.eyes.workers_end(self, place, plan.ending)
@@ -191,4 +191,8 @@ class SimNode(Process):
         self.world.eyes.receives(connection, op, reply)
 
     def on_thread_death(self, thread: Thread, error: Exception) -> None:
-        self.world.eyes.thread_dies(self, thread.name, error)
+        if isinstance(error, Signal):
+            # It came before the agent had begun.
+            self.die()
+        else:
+            self.world.eyes.thread_dies(self, thread.name, error)

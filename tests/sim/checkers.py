@@ -5,6 +5,8 @@ the coordinator what it thinks. Each keeps only what it needs to judge the next 
 after every step.
 """
 
+# ruff: noqa: ARG002 - a checker is told every sighting whole, and looks at what it needs.
+
 from __future__ import annotations
 
 from collections import deque
@@ -459,8 +461,10 @@ class nobody_gives_up_on_a_live_store(Checker):
     def _was_silent(self) -> bool:
         world = self._world
         patience_s = 2 * self._settings.lease_s
-        return world.server_died_at is not None or world.host.process.is_paused or (
-            self._now - world.host.process.resumed_at < patience_s
+        return (
+            world.server_died_at is not None
+            or world.host.process.is_paused
+            or (self._now - world.host.process.resumed_at < patience_s)
         )
 
     def _was_cut(self, node: SimNode) -> bool:
@@ -472,18 +476,18 @@ class keys_are_bounded(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self._is_closed = False
         self._opened_at: deque[float] = deque()
 
     def opened(self, event: Opened) -> None:
         self._opened_at.append(self._now)
 
+    def closed(self, event: Closed) -> None:
+        self._is_closed = True
+
     def second_passes(self) -> None:
-        self._judge()
-
-    def run_ends(self) -> None:
-        self._judge()
-
-    def _judge(self) -> None:
+        if self._is_closed:
+            return
         # A node that does not act upon events holds the keys of later cycles, and is fenced after two leases; a
         # paused coordinator deletes nothing.
         settings, host = self._settings, self._world.host.process

@@ -58,10 +58,10 @@ class Workers:
         self._world = world
         self._rng: Random = world.kernel.rng
         self._fates: dict[int, Fate] = {}
-        self._patience_s = self._rng.choice((0.1, 1.0, 5.0))
+        self._patience_s = 0.1 if world.shape.is_restless else self._rng.choice((0.1, 1.0, 5.0))
         """How long training lasts before something becomes of it: short cycles follow close upon each other."""
 
-    def plan(self, node: SimNode, place: Place) -> Plan:
+    def plan(self, place: Place) -> Plan:
         rng, now = self._rng, self._world.kernel.now
         if self._world.is_healed:
             return Plan(now + rng.uniform(0.3, 2.0), Ending.WELL, is_healthy=True)
@@ -90,9 +90,9 @@ class Workers:
                 return Plan(at, Ending.FOR_GOOD)
         return _NEVER
 
-    def revise(self, node: SimNode, place: Place, plan: Plan) -> Plan:
+    def revise(self, place: Place, plan: Plan) -> Plan:
         """The plan that holds now: healing overtakes what was drawn before."""
-        return self.plan(node, place) if self._world.is_healed and not plan.is_healthy else plan
+        return self.plan(place) if self._world.is_healed and not plan.is_healthy else plan
 
     def stop_s(self) -> float:
         """How long stopping workers takes; sometimes longer than anybody waits for."""

@@ -312,8 +312,7 @@ class Connection:
         kernel = self._kernel
         time = kernel.now + delay_s + (kernel.rng.random() * jitter_s if jitter_s else 0.0)
         # The heap keeps the order of entries of one time, so equal is late enough.
-        if time > self._arrives_at:
-            self._arrives_at = time
+        self._arrives_at = max(self._arrives_at, time)
         return self._arrives_at
 
     def call(self, thread: Thread, ticket: int, op: Op) -> None:
@@ -380,9 +379,7 @@ class Connection:
 
     def _reply(self, act: Callable[..., None], *args: Any) -> None:
         kernel = self._kernel
-        time = kernel.now + self.delays.draw(kernel)
-        if time > self._replies_at:
-            self._replies_at = time
+        self._replies_at = max(self._replies_at, kernel.now + self.delays.draw(kernel))
         kernel.at(self._replies_at, self.process.deliver, act, *args)
 
     def _receive(self, op: Op, reply: Any) -> None:

@@ -4,6 +4,8 @@ Proves that the checkers see. Every variant names the checkers that may catch it
 few hundred seeds means that a checker is blind or that the simulation never goes there.
 """
 
+# ruff: noqa: ARG001, ARG005 - what replaces a function takes what the function took.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -139,9 +141,7 @@ def fence_without_incarnation() -> AbstractContextManager[Any]:
         original_remove(self, incarnation)
         self.fenced.discard(incarnation)
 
-    return _all(
-        patch.object(Participant, "__post_init__", __post_init__), patch.object(Roster, "_remove", _remove)
-    )
+    return _all(patch.object(Participant, "__post_init__", __post_init__), patch.object(Roster, "_remove", _remove))
 
 
 @_variant("no_live_node_is_dropped", focus=("pause_coordinator_at_a_call",))
@@ -306,9 +306,7 @@ def place_lost_to_doubt() -> AbstractContextManager[Any]:
         return (yield from original(self, look))
 
     looked: dict[tuple[int, int], participant.Progress] = {}
-    return _all(
-        patch.object(participant, "decide_step", decide_once), patch.object(Participant, "_look_up", _look_up)
-    )
+    return _all(patch.object(participant, "decide_step", decide_once), patch.object(Participant, "_look_up", _look_up))
 
 
 @_variant("converges", focus=("cut",))

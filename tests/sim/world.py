@@ -59,7 +59,7 @@ def crowd(count: int) -> Shape:
 def restless(heals_at: float) -> Shape:
     """Three nodes and a spare, cycle after cycle."""
     return Shape(
-        settings=RunSettings(run_id="sim", min_nodes=3, max_nodes=4),
+        settings=RunSettings(run_id="sim", min_nodes=3, max_nodes=4, last_call_s=0.5),
         node_count=4,
         has_infra_ranks=True,
         has_domains=False,
@@ -287,8 +287,6 @@ class World:
             self.tell("host", f"refuses a record in cycle {entry.cycle_id}: {entry.record.reason}")
 
 
-def run_seed(
-    seed: int, nodes: int | None = None, checks: tuple[type[checkers.Checker], ...] = checkers.ALL
-) -> Result:
+def run_seed(seed: int, nodes: int | None = None, checks: tuple[type[checkers.Checker], ...] = checkers.ALL) -> Result:
     """One run with faults."""
     return World(seed, draw_shape(Random(seed), nodes) if nodes else None, checks).run()
