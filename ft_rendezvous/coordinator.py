@@ -203,8 +203,9 @@ class Coordinator:
             yield from self._drop(incarnation, f"no beat for {self.settings.lease_s:g} s")
         for incarnation in self.leases.judge_deaf(now):
             yield from self._drop(incarnation, "it beats, but it does not act upon events")
-        # Reading beats costs the store in proportion to the nodes: spend at most a tenth of the time on it.
-        gap_s = max(self.settings.beat_s / 4, 10 * (now - started))
+        # Reading beats costs the store in proportion to the nodes: spend about a tenth of the time on it. But look
+        # several times per lease: a pause that falls between two looks and is not seen as one kills the living.
+        gap_s = min(max(self.settings.beat_s / 4, 10 * (now - started)), self.settings.lease_s / 4)
         expiry = self.leases.first_expiry()
         self.next_look_at = now + gap_s if expiry is None else min(now + gap_s, expiry)
         self.look_gap_s = self.next_look_at - now

@@ -110,7 +110,7 @@ class SimLink:
 
     def leave(self, outcome: Outcome, reason: str) -> Routine:
         try:
-            if not (self.is_broken or self._is_stopped):
+            if not (self.is_broken or self._is_stopped or self._is_held()):
                 yield from self.run(self.participant.goodbye(outcome, reason), FAREWELL_S)
         except FtError:
             pass
@@ -120,6 +120,9 @@ class SimLink:
         self._is_stopped = True
         self._stir()
         self._ear.close()
+
+    def _is_held(self) -> bool:
+        return self._calling_since is not None and self._clock() - self._calling_since > FAREWELL_S
 
     # --- the voice ----------------------------------------------------------------------------------
 
