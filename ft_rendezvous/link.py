@@ -10,6 +10,7 @@ store calls are made outside of it.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from ft_rendezvous.errors import FtError, StoreUnavailable
 from ft_rendezvous.participant import Changed, Flow, Participant
 from ft_rendezvous.ports import Move, Store
 from ft_rendezvous.store_socket import StoreSocket
+
+log = logging.getLogger("ft_rendezvous")
 
 T = TypeVar("T")
 GLANCE_S = 1.0
@@ -77,6 +80,7 @@ class Link:
         self._broken: Exception | None = None
         self._calling_since: float | None = None
         self._is_stopped = False
+        self._told = ""
         self._is_stirred = True
         """Whether something changed since the flow last said that it waits for a change."""
         self.participant = participant
@@ -210,11 +214,17 @@ class Link:
                 else:
                     if isinstance(op, Changed):
                         self._is_stirred = False
+                        self._tell_wait(self.participant.describe_wait())
                         return
                 if errand.is_done:
                     self._changed.notify_all()
                     return
             reply = self._call(op)
+
+    def _tell_wait(self, wait: str) -> None:
+        if wait != self._told:
+            self._told = wait
+            log.info("%s", wait)
 
     def _beat(self) -> None:
         with self._changed:

@@ -107,6 +107,18 @@ class Participant:
         """Whether this incarnation may assume that its place still counts."""
         return not self.has_lapsed and self.pulse.is_trusted(self.clock())
 
+    def describe_wait(self) -> str:
+        """What a flow that waits for a change waits for."""
+        assert self.view is not None
+        cycle_id, mine = self.view.cycle_id, self.progress
+        if mine.finished_in:
+            return f"finished in cycle={mine.finished_in}: waiting for the other nodes"
+        if self.view.sealed is None:
+            return f"arrived in cycle={cycle_id}: waiting for the seal"
+        if mine.trained_in == cycle_id:
+            return f"stopped in cycle={cycle_id}: waiting for the next cycle"
+        return f"spare in cycle={cycle_id}: waiting for the next cycle, or the end of the run"
+
     def must_stop(self, cycle_id: int) -> bool:
         """Whether workers of this cycle must stop: it is over, or we can no longer know that it is not."""
         return self.view is None or not self.is_trusted() or is_superseded(self.view, cycle_id)

@@ -17,6 +17,7 @@ def test_a_late_node_is_a_hot_spare(cluster: Cluster) -> None:
     pids = {node.name: node.workers() for node in (n0, n1)}
     spare = job.start("spare", is_host=False, infra_rank=2)
     n0.wait_for(SPARE_JOINED)
+    spare.wait_for("spare in cycle=1: waiting for the next cycle")
     seen = int(n1.reports("step")[-1]["step"])
     n1.wait_report("step", step=seen + 5)
     assert {node.name: node.workers() for node in (n0, n1)} == pids

@@ -70,14 +70,14 @@ class Condition:
             thread.process.kernel.soon(thread.resume, ticket, True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Sleep:
     """Yielded by a thread: go on after this long on its own clock."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Wait:
     """Yielded by a thread: go on when notified (True) or after this long on its own clock (False)."""
 
@@ -85,7 +85,7 @@ class Wait:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """Yielded by a thread: go on with the reply of a store operation. Raises StoreUnavailable in it."""
 

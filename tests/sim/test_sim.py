@@ -90,11 +90,11 @@ def test_the_store_does_not_grow_with_the_cycles() -> None:
 
 
 def test_a_crowd_takes_its_places_in_two_seconds() -> None:
-    """Of a core that this test has for itself: what others take from it is not ours to answer for."""
-    best_s = min(_crowd_s() for _ in range(3))
-    budget_s = CROWD_BUDGET_S * _slowness()
-    sys.stdout.write(f"{CROWD} nodes took their places in {best_s:.2f} s of CPU time, of {budget_s:.2f} s\n")
-    assert best_s < budget_s
+    """Of a core of its own: what others take from it, and how fast it is, is measured beside and allowed for."""
+    rounds = [(_crowd_s(), _slowness()) for _ in range(3)]
+    took_s, slowness = min(rounds, key=lambda one: one[0] / one[1])
+    sys.stdout.write(f"{CROWD} nodes took their places in {took_s:.2f} s, on a core {slowness:.1f} times too slow\n")
+    assert took_s < CROWD_BUDGET_S * slowness
 
 
 def _crowd_s() -> float:
@@ -111,12 +111,12 @@ def _crowd_s() -> float:
 
 
 def _slowness() -> float:
-    """How much slower this core runs a loop than one that is not shared, and never below 1."""
+    """How much slower this core runs a loop than one of 3 GHz that is not shared; never below 1."""
     began = time.process_time()
     total = 0
     for number in range(2_000_000):
         total += number
-    return max(1.0, (time.process_time() - began) / 0.15)
+    return max(1.0, (time.process_time() - began) / 0.1)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ft_rendezvous.coordinator import Coordinator
 from ft_rendezvous.core.joining import LookUp, Park, decide_step
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.liveness import LeaseTable, Pulse
-from ft_rendezvous.core.model import AnyRecord, AnyWhy, Sealed, Seat, View, fold
+from ft_rendezvous.core.model import AnyRecord, AnyWhy, Arrival, Sealed, Seat, View, fold, node_name
 from ft_rendezvous.core.roster import Fence, Member, Roster
 from ft_rendezvous.participant import CHANGED, Flow, Participant
 from ft_rendezvous.ports import Add, Check, Delete, Get, Move, MultiSet
@@ -193,9 +193,20 @@ def lease_from_the_reply() -> AbstractContextManager[Any]:
 
 
 @_variant("no_live_node_is_dropped", focus=("restart", "start_twice", "pause_coordinator"))
-def newcomers_in_any_order() -> AbstractContextManager[Any]:
+def last_read_start_wins() -> AbstractContextManager[Any]:
     """Of two starts of one node, the one whose record is read last stays: that may be the dead one."""
-    return patch("ft_rendezvous.coordinator.sorted", lambda items, key: list(items), create=True)
+    original = Roster._contest_infra_rank
+
+    def _contest_infra_rank(self: Roster, arrival: Arrival) -> list[Fence]:
+        holder = self.members.get(self.by_infra_rank.get(arrival.node.infra_rank or 0, ""))
+        if holder is None or holder.arrival.node.addr != arrival.node.addr:
+            return original(self, arrival)
+        reason = f"{node_name(arrival.node)} is a newer start of {holder.name}"
+        self.drop(holder.arrival.incarnation)
+        return [Fence(holder.arrival.incarnation, holder.name, reason, is_refusal=True)]
+
+    in_any_order = patch("ft_rendezvous.coordinator.sorted", lambda items, key: list(items), create=True)
+    return _all(in_any_order, patch.object(Roster, "_contest_infra_rank", _contest_infra_rank))
 
 
 @_variant("no_live_node_is_dropped", focus=("pause_coordinator", "pause_coordinator_at_a_call"))
