@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Training itself is started with torchrun: "
-    "`torchrun --nnodes=8:10 --max-restarts=100 --rdzv-backend=ft --rdzv-endpoint=HOST:29400 --rdzv-id=JOB train.py`",
+    "`torchrun --nnodes=8:10 --max-restarts=1000 --rdzv-backend=ft --rdzv-endpoint=HOST:29400 --rdzv-id=JOB train.py`",
 )
 
 

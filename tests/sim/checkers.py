@@ -283,13 +283,19 @@ class fenced_nodes_stop(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self._sentenced: set[str] = set()
         self._fenced_at: dict[str, float] = {}
         self._counters: dict[str, int] = {}
         self._lease_from: dict[str, float] = {}
         self._longest_s = self._settings.lease_s * (1 + 2e-4) + 1e-3
 
     def fenced(self, incarnation: str, reason: str) -> None:
-        self._fenced_at.setdefault(incarnation, self._now)
+        self._sentenced.add(incarnation)
+
+    def beat_ended(self, incarnation: str) -> None:
+        # The reason is written first; the node can learn of it from when its beat is gone.
+        if incarnation in self._sentenced:
+            self._fenced_at.setdefault(incarnation, self._now)
 
     def beat_answered(self, incarnation: str, amount: int, reply: int, called_at: float) -> None:
         counter = self._counters[incarnation] = self._counters.get(incarnation, 0) + amount

@@ -62,12 +62,17 @@ class Condition:
     __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[Thread, int]] = []
+        self.waiting: list[tuple[Thread, int, Callable[[], bool] | None]] = []
 
     def notify_all(self) -> None:
         waiting, self.waiting = self.waiting, []
-        for thread, ticket in waiting:
-            thread.process.kernel.soon(thread.resume, ticket, True)
+        for thread, ticket, is_ready in waiting:
+            if ticket != thread.ticket:
+                continue
+            if is_ready is None or is_ready():
+                thread.process.kernel.soon(thread.resume, ticket, True)
+            else:
+                self.waiting.append((thread, ticket, is_ready))
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +88,8 @@ class Wait:
 
     condition: Condition
     seconds: float | None = None
+    is_ready: Callable[[], bool] | None = None
+    """A wake-up after which the thread would only wait again is spared; what it finds when it runs may differ."""
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +142,7 @@ class Thread:
             request.connection.call(self, ticket, request.op)
             return
         if kind is Wait:
-            request.condition.waiting.append((self, ticket))
+            request.condition.waiting.append((self, ticket, request.is_ready))
             if request.seconds is None:
                 return
         kernel = process.kernel
@@ -317,7 +324,7 @@ class Connection:
 
     def call(self, thread: Thread, ticket: int, op: Op) -> None:
         self.called_at = self._kernel.now
-        trap = self.process.next_trap(thread)
+        trap = None if self.process.trap is None else self.process.next_trap(thread)
         if trap is None:
             self._send(thread, ticket, op)
         elif trap.is_after:

@@ -100,7 +100,7 @@ class SimLink:
             if self._is_stopped:
                 raise StoreUnavailable("store", "this node has said goodbye")
             before = self._clock()
-            yield Wait(self._changed, min(GLANCE_S, patience_s))
+            yield Wait(self._changed, min(GLANCE_S, patience_s), lambda: errand.is_done or self._is_over())
             now = self._clock()
             if now - before > 2 * GLANCE_S:
                 judged_from = now
@@ -131,7 +131,7 @@ class SimLink:
         try:
             while True:
                 while not (self._is_over() or self._runnable() or self._clock() >= next_beat_at):
-                    yield Wait(self._changed, max(0.0, next_beat_at - self._clock()))
+                    yield Wait(self._changed, max(0.0, next_beat_at - self._clock()), self._has_work)
                 if self._is_over():
                     return
                 errand = self._runnable()
@@ -145,6 +145,9 @@ class SimLink:
 
     def _is_over(self) -> bool:
         return self._is_stopped or self._broken is not None
+
+    def _has_work(self) -> bool:
+        return self._is_over() or self._runnable() is not None
 
     def _runnable(self) -> _Errand | None:
         return self._errand if self._is_stirred and self._errand is not None and not self._errand.is_done else None
