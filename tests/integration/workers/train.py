@@ -29,7 +29,7 @@ def report(kind: str, **fields: object) -> None:
 
 def fail(**who: object) -> NoReturn:
     report("fail", **who)
-    # Without the interpreter's end: gloo's threads, still at work, sometimes abort in it, and that would be the exit code.
+    # Not through the interpreter's end: gloo's threads sometimes abort in it, and that would be the exit code.
     os._exit(EXIT_ON_PURPOSE)
 
 
