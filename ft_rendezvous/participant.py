@@ -109,7 +109,8 @@ class Participant:
 
     def describe_wait(self) -> str:
         """What a flow that waits for a change waits for."""
-        assert self.view is not None
+        if self.view is None:
+            return "joining the run"
         cycle_id, mine = self.view.cycle_id, self.progress
         if mine.finished_in:
             return f"finished in cycle={mine.finished_in}: waiting for the other nodes"
