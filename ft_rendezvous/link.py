@@ -230,8 +230,10 @@ class Link:
         with self._changed:
             beat = self.participant.beat()
             op = next(beat, None)
-        if op is None:
-            return
+            if op is None:
+                # Who is fenced has no beat, and reads the head once per beat instead.
+                self._stir()
+                return
         reply = self._call(op)
         with self._changed:
             _end(beat, reply)

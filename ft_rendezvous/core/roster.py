@@ -33,6 +33,8 @@ class Member:
 
     arrival: Arrival
     role: Role
+    came: tuple[int, int]
+    """Cycle and number of its first arrival: the order in which nodes came, whatever the order of reading."""
 
     @property
     def name(self) -> str:
@@ -114,7 +116,9 @@ class Roster:
             fences = self._contest_infra_rank(arrival)
             if any(fence.incarnation == arrival.incarnation for fence in fences):
                 return fences
-            member = self.members[arrival.incarnation] = Member(arrival, Role.HOT_SPARE)
+            member = self.members[arrival.incarnation] = Member(
+                arrival, Role.HOT_SPARE, (arrival.cycle_id, arrival.seq)
+            )
             if arrival.node.infra_rank is not None:
                 self.by_infra_rank[arrival.node.infra_rank] = arrival.incarnation
         if counts and member.role in (Role.HOT_SPARE, Role.AWAITED):
@@ -132,8 +136,10 @@ class Roster:
         if holder is None:
             return []
         old, newcomer = holder.arrival.node, arrival.node
-        is_late_return = arrival.is_return and newcomer.pid != old.pid
-        if newcomer.addr == old.addr and not is_late_return:
+        # A record may come long after its number was given: its author was paused in between.
+        is_older = (arrival.cycle_id, arrival.seq) < holder.came
+        is_late = is_older or (arrival.is_return and newcomer.pid != old.pid)
+        if newcomer.addr == old.addr and not is_late:
             reason = f"{node_name(newcomer)} is a newer start of {holder.name}"
             incarnation = holder.arrival.incarnation
             self.drop(incarnation)
