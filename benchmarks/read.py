@@ -73,7 +73,7 @@ def fill(store: Store, count: int) -> int:
     arrivals = make_arrivals(count)
     logs = [b""] * shards
     for arrival in arrivals:
-        logs[wire.shard_of(arrival.incarnation, shards)] += wire.encode_record(arrival)
+        logs[wire.spread(arrival.incarnation, shards)] += wire.encode_record(arrival)
     names = [keys.log(CYCLE_ID, shard) for shard in range(shards)]
     store.multi_set(  # type: ignore[attr-defined]
         [*names, keys.arrived(CYCLE_ID), keys.withdrawn(CYCLE_ID), BLOB_KEY],

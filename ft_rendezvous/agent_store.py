@@ -56,13 +56,13 @@ class AgentStore(Store):
 
     def add(self, key: str, amount: int) -> int:
         if key == self._entered_key:
-            return self._link.run(self._link.participant.finish(self._place.cycle_id))
+            self._link.run(self._link.participant.finish(self._place.cycle_id))
+            return amount
         return int(self._do(Add(self._name(key), amount)))
 
     def set(self, key: str, value: str | bytes) -> None:
-        if key == self._complete_key:
-            self._link.run(self._link.participant.complete_barrier(self._place.cycle_id))
-        elif self._seat_answers(key) is None and not self._is_role_info(key):
+        is_answered = key == self._complete_key or self._is_role_info(key) or self._seat_answers(key) is not None
+        if not is_answered:
             self._do(Set(self._name(key), _bytes(value)))
 
     def get(self, key: str) -> bytes:

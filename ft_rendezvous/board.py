@@ -7,8 +7,10 @@ one connection, in order. Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from ft_rendezvous import wire
 from ft_rendezvous.core.model import (
@@ -16,13 +18,11 @@ from ft_rendezvous.core.model import (
     AnyRecord,
     Arrival,
     Closed,
-    Identity,
+    Head,
     Opened,
     Sealed,
     Seat,
-    View,
     Withdrawal,
-    fold,
 )
 from ft_rendezvous.ports import Add, Append, Check, Delete, Get, Move, MultiGet, MultiSet, Op, Set
 from ft_rendezvous.wire import BadRecord, Keys
@@ -61,30 +61,18 @@ def write_record(keys: Keys, opened: Opened, record: AnyRecord, must_ring: bool 
 
 
 def _append(keys: Keys, shards: int, record: AnyRecord) -> Op:
-    shard = wire.shard_of(record.incarnation, shards)
+    shard = wire.spread(record.incarnation, shards)
     return Append(keys.log(record.cycle_id, shard), wire.encode_record(record))
 
 
-def read_head(keys: Keys) -> Move[View]:
-    return wire.decode_view((yield Get(keys.head)))
+def read_head() -> Move[Head]:
+    return wire.decode_head((yield Get(wire.HEAD_KEY)))
 
 
-def read_event(keys: Keys, no: int) -> Move[AnyEvent | None]:
+def read_event(keys: Keys, no: int, channel: int) -> Move[AnyEvent | None]:
     """Block until the event is published; None if it was deleted under our hands."""
-    data: bytes = yield Get(keys.event(no))
+    data: bytes = yield Get(keys.event(no, channel))
     return wire.decode_event(data) if data else None
-
-
-def read_seat(keys: Keys, sealed: Sealed, incarnation: str, seq: int) -> Move[Seat | None]:
-    """Our line in a sealed cycle; None if we came after the seal. One read, of our own chunk.
-
-    Also None if the chunk was deleted under our hands: seats wait for every live node, so we are not one.
-    """
-    chunk = wire.chunk_of(seq)
-    if chunk >= sealed.chunks:
-        return None
-    data: bytes = yield Get(keys.chunk(sealed.cycle_id, chunk))
-    return wire.decode_seats(data).get(incarnation) if data else None
 
 
 def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:
@@ -100,43 +88,32 @@ def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:
 # --- by the coordinator -----------------------------------------------------------------------------
 
 
-def publish_identity(identity: Identity) -> Move[None]:
-    yield Set(wire.IDENTITY_KEY, wire.encode(identity))
-
-
-def publish_opened(keys: Keys, opened: Opened, view: View | None) -> Move[View]:
+def publish_opened(keys: Keys, opened: Opened, head: Head) -> Move[None]:
     """Open a cycle. Its counts and logs exist before anybody can hear of it, so no read of them blocks."""
-    after = View(no=opened.no, opened=opened) if view is None else fold(view, opened)
     names = [keys.arrived(opened.cycle_id), keys.withdrawn(opened.cycle_id)]
     values = [b"0", b"0"]
     for shard in range(opened.shards):
         names.append(keys.log(opened.cycle_id, shard))
         values.append(b"")
-    yield MultiSet([*names, *_event_keys(keys, opened)], [*values, *_event_values(opened, after)])
-    return after
+    event_names, event_values = _publication(keys, [opened] * opened.channels, head)
+    yield MultiSet([*names, *event_names], [*values, *event_values])
 
 
-def publish_sealed(keys: Keys, sealed: Sealed, chunks: Sequence[dict[str, Seat]], view: View) -> Move[View]:
-    """Seal a cycle. Seats land before the seal: whoever sees the seal may read them."""
-    after = fold(view, sealed)
-    names = [keys.chunk(sealed.cycle_id, index) for index in range(len(chunks))]
-    values = [wire.encode(chunk) for chunk in chunks]
-    yield MultiSet([*names, *_event_keys(keys, sealed)], [*values, *_event_values(sealed, after)])
-    return after
+def publish_sealed(keys: Keys, sealed: Sealed, seats: Mapping[str, Seat], head: Head) -> Move[None]:
+    """Seal a cycle. Every node's seat is in its channel's copy of the event."""
+    channels = wire.by_channel(seats, head.view.opened.channels)
+    copies = [msgspec.structs.replace(sealed, seats=channel) for channel in channels]
+    yield MultiSet(*_publication(keys, copies, head))
 
 
-def publish_closed(keys: Keys, closed: Closed, view: View) -> Move[View]:
-    after = fold(view, closed)
-    yield MultiSet(_event_keys(keys, closed), _event_values(closed, after))
-    return after
+def publish_closed(keys: Keys, closed: Closed, head: Head) -> Move[None]:
+    yield MultiSet(*_publication(keys, [closed] * head.view.opened.channels, head))
 
 
-def _event_keys(keys: Keys, event: AnyEvent) -> list[str]:
-    return [keys.event(event.no), keys.head]
-
-
-def _event_values(event: AnyEvent, after: View) -> list[bytes]:
-    return [wire.encode(event), wire.encode(after)]
+def _publication(keys: Keys, copies: Sequence[AnyEvent], head: Head) -> tuple[list[str], list[bytes]]:
+    """An event, one copy per channel, and the head after it."""
+    names = [keys.event(event.no, channel) for channel, event in enumerate(copies)]
+    return [*names, wire.HEAD_KEY], [*(wire.encode(event) for event in copies), wire.encode(head)]
 
 
 def fence(keys: Keys, incarnation: str, reason: str) -> Move[None]:
@@ -177,22 +154,19 @@ def read_beats(keys: Keys, incarnations: Sequence[str]) -> Move[dict[str, int]]:
     return {name: int(value) for name, value in zip(incarnations, values, strict=True)}
 
 
-def delete_cycle(keys: Keys, cycle_id: int, shards: int, chunks: int) -> Move[None]:
+def delete_cycle(keys: Keys, cycle_id: int, shards: int) -> Move[None]:
     """Remove what a cycle left, and once more what fenced nodes may have brought back of older ones."""
-    for index in range(chunks):
-        yield Delete(keys.chunk(cycle_id, index))
     for old in range(max(1, cycle_id - RELAPSE), cycle_id + 1):
         yield Delete(keys.arrived(old))
         yield Delete(keys.withdrawn(old))
-        yield Delete(keys.barrier_entered(old))
-        yield Delete(keys.barrier_complete(old))
         for shard in range(shards):
             yield Delete(keys.log(old, shard))
 
 
-def delete_events(keys: Keys, first: int, last: int) -> Move[None]:
+def delete_events(keys: Keys, first: int, last: int, channels: int) -> Move[None]:
     for no in range(first, last + 1):
-        yield Delete(keys.event(no))
+        for channel in range(channels):
+            yield Delete(keys.event(no, channel))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +185,7 @@ class LogReader:
     cycle_id: int
     shards: int
     offsets: list[int] = field(default_factory=list)
+    arrivals_counted: int = 0
     arrivals_read: int = 0
     withdrawals_read: int = 0
     is_consistent: bool = True
@@ -236,6 +211,7 @@ class LogReader:
                 reading.bad.extend(bad)
         self.arrivals_read += sum(isinstance(record, Arrival) for record in reading.records)
         self.withdrawals_read += sum(isinstance(record, Withdrawal) for record in reading.records)
+        self.arrivals_counted = arrived
         self.is_consistent = (arrived, withdrawn) == (self.arrivals_read, self.withdrawals_read)
         return reading
 

@@ -13,19 +13,21 @@ from ft_rendezvous import board, journal, wire
 from ft_rendezvous.core.lifecycle import Phase, RunStep, next_phase
 from ft_rendezvous.core.liveness import LeaseTable
 from ft_rendezvous.core.model import (
+    AnyEvent,
     AnyRecord,
     AnyWhy,
     Arrival,
     Closed,
     FirstCycle,
     Goodbye,
-    Identity,
+    Head,
     Opened,
     Placement,
     Sealed,
     Seat,
     Verdict,
     View,
+    fold,
     node_name,
 )
 from ft_rendezvous.core.moving import Close, OpenNext, Stay, decide_move
@@ -38,6 +40,9 @@ from ft_rendezvous.wire import Keys
 
 RETRY_S = 0.002
 """First pause before a re-read when counts and records disagree; doubles up to a beat."""
+
+FAREWELL_LOOK_S = 0.05
+"""How often to look for goodbyes once the run is closed."""
 
 REFUSED = "refused: "
 """Prefix of a fence's reason that tells the node not to come back."""
@@ -56,9 +61,9 @@ class Coordinator:
     leases: LeaseTable = field(init=False)
     phase: Phase = field(init=False, default=Phase.OPEN)
     view: View = field(init=False)
+    channels: int = field(init=False)
     readers: list[board.LogReader] = field(init=False, default_factory=list)
     """Logs still read, oldest cycle first: the current one, and those before it that are not deleted."""
-    chunks_by_cycle: dict[int, int] = field(init=False, default_factory=dict)
     opened_by: dict[int, int] = field(init=False, default_factory=dict)
     """The event that opened each cycle whose keys are still in the store."""
     fenced_in: list[tuple[int, str]] = field(init=False, default_factory=list)
@@ -77,6 +82,7 @@ class Coordinator:
         self.keys = Keys(self.epoch)
         self.leases = LeaseTable(self.settings.lease_s, self.settings.beat_s)
         self.look_gap_s = self.settings.beat_s / 4
+        self.channels = wire.channel_count(self.settings.max_nodes)
 
     @property
     def cycle_id(self) -> int:
@@ -94,11 +100,8 @@ class Coordinator:
     # --- life ---------------------------------------------------------------------------------------
 
     def start(self) -> Move[None]:
-        """Publish the identity last: who finds it finds an open cycle too."""
+        """Open the first cycle; who finds the store's head finds it open."""
         yield from self._open(FirstCycle())
-        yield from board.publish_identity(
-            Identity(run_id=self.settings.run_id, epoch=self.epoch, settings=self.settings.as_dict())
-        )
 
     def tick(self) -> Move[float]:
         """Look once, decide, act. Returns when to look again if the bell stays silent."""
@@ -110,15 +113,21 @@ class Coordinator:
         if self.phase is Phase.SEALED:
             yield from self._try_move()
         yield from self._sweep()
-        return wake_at
+        return min(wake_at, self.clock() + FAREWELL_LOOK_S) if self.phase is Phase.CLOSED else wake_at
 
     def close(self, verdict: Verdict) -> Move[None]:
         """End the run for good. Nodes leave when they hear of it; the store stays until they have."""
         if self.phase is not Phase.CLOSED:
             self.phase = next_phase(self.phase, RunStep.CLOSE)
             closed = Closed(no=self.view.no + 1, verdict=verdict)
-            self.view = yield from board.publish_closed(self.keys, closed, self.view)
+            yield from board.publish_closed(self.keys, closed, self._turn(closed))
             self.journal(journal.RunEnded(verdict))
+
+    def _turn(self, event: AnyEvent) -> Head:
+        """Take the next event into the view; returns the head to publish with it."""
+        self.view = View(no=event.no, opened=event) if isinstance(event, Opened) else fold(self.view, event)
+        settings = self.settings
+        return Head(run_id=settings.run_id, epoch=self.epoch, settings=settings.as_dict(), view=self.view)
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -287,6 +296,7 @@ class Coordinator:
             cycle_id=1 if is_first else self.cycle_id + 1,
             shards=wire.shard_count(self.settings.max_nodes),
             ring_at=self.settings.min_nodes,
+            channels=self.channels,
             why=why,
         )
         if not is_first:
@@ -294,7 +304,7 @@ class Coordinator:
             self.roster.reopen()
             self.opened_at = self.clock()
         self.enough_since = self.disagrees_since = self.wait_reason = None
-        self.view = yield from board.publish_opened(self.keys, opened, None if is_first else self.view)
+        yield from board.publish_opened(self.keys, opened, self._turn(opened))
         self.readers.append(board.LogReader(self.epoch, opened.cycle_id, opened.shards))
         self.opened_by[opened.cycle_id] = opened.no
         self.journal(journal.CycleOpened(opened.cycle_id, why))
@@ -302,19 +312,17 @@ class Coordinator:
     def _seal(self, placement: Placement) -> Move[None]:
         arrived = dict(self.roster.arrived)
         master = arrived[placement.ranks[0]]
-        chunks = wire.chunk_seats(_seats(placement, arrived))
         sealed = Sealed(
             no=self.view.no + 1,
             cycle_id=self.cycle_id,
             world_size=len(placement.ranks),
-            chunks=len(chunks),
+            counted=self.readers[-1].arrivals_counted,
             master_addr=master.bootstrap_addr,
             master_port=master.bootstrap_port,
         )
         self.phase = next_phase(self.phase, RunStep.SEAL)
         self.roster.seal(placement)
-        self.view = yield from board.publish_sealed(self.keys, sealed, chunks, self.view)
-        self.chunks_by_cycle[self.cycle_id] = len(chunks)
+        yield from board.publish_sealed(self.keys, sealed, _seats(placement, arrived), self._turn(sealed))
         waited_s = self.clock() - (self.opened_at or 0.0)
         address = format_endpoint(sealed.master_addr, sealed.master_port)
         self.journal(journal.CycleSealed(self.cycle_id, placement, waited_s, address))
@@ -326,18 +334,16 @@ class Coordinator:
 
         A newcomer writes its arrival before it reads the head, so whoever is not in the log just read will
         start from an event that is not deleted here. A log is read once more after its second successor
-        opened, because a newcomer may have written there until then. Seats outlast the slowest reader: who has
-        acted upon the next opening looks up no seat of the cycle before.
+        opened, because a newcomer may have written there until then.
         """
         acted = self.leases.acknowledged_by_all(self.deleted_events)
         done = min(acted, self.view.no - 1)
-        yield from board.delete_events(self.keys, self.deleted_events + 1, done)
+        yield from board.delete_events(self.keys, self.deleted_events + 1, done, self.channels)
         self.deleted_events = max(self.deleted_events, done)
         while self._is_forgotten(self.readers[0].cycle_id, acted):
             old = self.readers.pop(0)
             del self.opened_by[old.cycle_id]
-            chunks = self.chunks_by_cycle.pop(old.cycle_id, 0)
-            yield from board.delete_cycle(self.keys, old.cycle_id, old.shards, chunks)
+            yield from board.delete_cycle(self.keys, old.cycle_id, old.shards)
         while self.fenced_in and self.fenced_in[0][0] < self.readers[0].cycle_id:
             yield from board.end_fence(self.keys, self.fenced_in.pop(0)[1])
 
@@ -346,11 +352,9 @@ class Coordinator:
         return is_old and self.opened_by[cycle_id + 1] <= acted
 
 
-def _seats(placement: Placement, arrived: dict[str, Arrival]) -> list[tuple[int, str, Seat]]:
+def _seats(placement: Placement, arrived: dict[str, Arrival]) -> dict[str, Seat]:
     workers = rank_workers([arrived[incarnation].node for incarnation in placement.ranks])
-    seats = [
-        (arrived[incarnation].seq, incarnation, Seat(rank, workers[rank] if workers else None))
-        for rank, incarnation in enumerate(placement.ranks)
-    ]
-    seats.extend((arrived[incarnation].seq, incarnation, Seat(None)) for incarnation in placement.standbys)
-    return seats
+    seats = {
+        incarnation: Seat(rank, workers[rank] if workers else None) for rank, incarnation in enumerate(placement.ranks)
+    }
+    return seats | {incarnation: Seat(None) for incarnation in placement.standbys}

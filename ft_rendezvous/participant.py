@@ -11,17 +11,18 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ft_rendezvous import board
+from ft_rendezvous import board, wire
 from ft_rendezvous.coordinator import REFUSED
 from ft_rendezvous.core.joining import (
     Arrive,
     Leave,
-    LookUp,
     Park,
     Progress,
     ReportFailure,
+    TakeSeat,
     decide_step,
     is_superseded,
+    watch_from,
 )
 from ft_rendezvous.core.liveness import Pulse
 from ft_rendezvous.core.model import (
@@ -38,7 +39,7 @@ from ft_rendezvous.core.model import (
     fold,
 )
 from ft_rendezvous.errors import Refused
-from ft_rendezvous.ports import Add, Clock, Move, Op, Set
+from ft_rendezvous.ports import Add, Clock, Move, Op
 from ft_rendezvous.wire import Keys
 
 
@@ -79,6 +80,8 @@ class Participant:
     """Address of a listening socket that this node holds for the given cycle."""
     on_enlisted: Callable[[], None]
     """Called when a new incarnation knows the view: time to watch for its next event."""
+    greeted: View | None = None
+    """The run as it stood when this node found it: spares the first incarnation a read."""
 
     keys: Keys = field(init=False)
     incarnation: str = field(init=False, default="")
@@ -132,7 +135,7 @@ class Participant:
             if not self.is_trusted():
                 yield from self._renew()
             assert self.view is not None
-            decision = decide_step(self.view, self.progress)
+            decision = decide_step(self.view, self.progress, self.incarnation)
             match decision:
                 case Leave():
                     return decision.verdict
@@ -141,14 +144,9 @@ class Participant:
                 case ReportFailure():
                     self.progress.reported_in = decision.cycle_id
                     yield from self._report_failure(self.view.opened)
-                case LookUp():
-                    place = yield from self._look_up(decision)
-                    if place is None:
-                        self.progress.looked_up = decision.sealed.cycle_id
-                    elif not self.must_stop(place.cycle_id):
-                        self.progress.trained_in = place.cycle_id
-                        return place
-                    # Otherwise the place is in doubt, or over: look again once that is settled.
+                case TakeSeat():
+                    self.progress.trained_in = decision.sealed.cycle_id
+                    return self._place_of(decision)
                 case Park():
                     yield CHANGED
 
@@ -160,9 +158,9 @@ class Participant:
         """
         while self.verdict is None:
             if self.has_lapsed or self.pulse.is_fenced:
-                head = yield from board.read_head(self.keys)
-                if head.closed is not None:
-                    self.view = head
+                head = yield from board.read_head()
+                if head.view.closed is not None:
+                    self.view = head.view
                     continue
             yield CHANGED
         return self.verdict
@@ -193,15 +191,18 @@ class Participant:
         self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
         self.progress, self.has_lapsed, self.has_left = Progress(), False, False
         yield from self.beat()
+        before, self.greeted = self.greeted, None
         while True:
-            head = yield from board.read_head(self.keys)
-            if head.closed is None:
-                yield from self._arrive(head.opened)
-            after = yield from board.read_head(self.keys)
-            if after.cycle_id - head.cycle_id <= 1:
-                self.view = after
+            if before is None:
+                before = (yield from board.read_head()).view
+            if before.closed is None:
+                yield from self._arrive(before.opened)
+            after = (yield from board.read_head()).view
+            if after.cycle_id - before.cycle_id <= 1:
+                self.view = watch_from(after, self.progress.arrived_in, self.seq)
                 self.on_enlisted()
                 return
+            before = None
 
     def _arrive(self, opened: Opened) -> Move[None]:
         address, port = self.hold_bootstrap(opened.cycle_id)
@@ -219,11 +220,9 @@ class Participant:
         )
         yield from board.write_arrival(self.keys, opened, arrival)
 
-    def _look_up(self, look: LookUp) -> Move[Place | None]:
-        sealed = look.sealed
-        seat = yield from board.read_seat(self.keys, sealed, self.incarnation, self.seq)
-        if seat is None or seat.rank is None:
-            return None
+    def _place_of(self, taken: TakeSeat) -> Place:
+        sealed, seat = taken.sealed, taken.seat
+        assert seat.rank is not None
         return Place(
             cycle_id=sealed.cycle_id,
             incarnation=self.incarnation,
@@ -265,7 +264,8 @@ class Participant:
             if not self.pulse.is_trusted(self.clock()):
                 self.has_lapsed = True
                 return
-            event = yield from board.read_event(self.keys, self.view.no + 1)
+            channel = wire.spread(incarnation, self.view.opened.channels)
+            event = yield from board.read_event(self.keys, self.view.no + 1, channel)
             if incarnation != self.incarnation or self.view is None:
                 return
             if event is None:
@@ -275,22 +275,18 @@ class Participant:
 
     # --- the end of our part ------------------------------------------------------------------------
 
-    def finish(self, cycle_id: int) -> Move[int]:
-        """Enter the exit barrier. Only the node that completes it needs to wake the coordinator."""
+    def finish(self, cycle_id: int) -> Move[None]:
+        """Enter the exit barrier: it is complete when the coordinator has heard this from every active node."""
         assert self.view is not None
         finish = Finish(epoch=self.epoch, cycle_id=cycle_id, incarnation=self.incarnation)
-        yield from board.write_record(self.keys, self.view.opened, finish, must_ring=False)
+        yield from board.write_record(self.keys, self.view.opened, finish)
         self.progress.finished_in = cycle_id
-        entered: int = yield Add(self.keys.barrier_entered(cycle_id), 1)
-        return entered
-
-    def complete_barrier(self, cycle_id: int) -> Move[None]:
-        """Mark the exit barrier of a cycle as complete, as the last to enter it."""
-        yield Set(self.keys.barrier_complete(cycle_id), b"1")
-        yield from board.ring(self.keys)
 
     def goodbye(self, outcome: Outcome, reason: str) -> Move[None]:
-        """Leave the run. Nothing is said after this by the same incarnation."""
+        """Leave the run. Nothing is said after this by the same incarnation.
+
+        A closed run's coordinator waits for nothing but goodbyes and looks often: nobody needs to wake it.
+        """
         if self.view is None or self.has_left:
             return
         self.has_left = True
@@ -301,4 +297,4 @@ class Participant:
             outcome=outcome,
             reason=reason[:200],
         )
-        yield from board.write_record(self.keys, self.view.opened, goodbye)
+        yield from board.write_record(self.keys, self.view.opened, goodbye, must_ring=self.view.closed is None)

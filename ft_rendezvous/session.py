@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ft_rendezvous import net, wire
 from ft_rendezvous.bootstrap import Bootstrap
-from ft_rendezvous.core.model import Identity, NodeInfo
+from ft_rendezvous.core.model import Head, NodeInfo
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.host import Host
 from ft_rendezvous.journal import Journal, log_entry
@@ -67,7 +67,7 @@ def reopen_link(settings: Settings, node: NodeInfo, epoch: str, patience_s: floa
     """Connect once more to the store this run began with; never host, never accept another epoch."""
     deadline = time.monotonic() + patience_s
     reached = _find(settings, settings.node.endpoint_host, deadline)
-    if reached.identity.epoch != epoch:
+    if reached.head.epoch != epoch:
         raise StoreUnavailable(settings.node.endpoint, "the store is a new one; this run ended with the old")
     return _link_up(settings, node, reached)
 
@@ -115,7 +115,7 @@ class _Reached:
 
     address: str
     store: TcpStore
-    identity: Identity
+    head: Head
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,26 +161,26 @@ def _greet(settings: Settings, address: str) -> _Reached | _NotYet:
         return _NotYet(str(found), is_other=found is Found.STRANGER)
     try:
         store = connect(address, port)
-        identity = _identify(store)
+        head = _read_head(store)
     except StoreUnavailable:
         return _NotYet("the connection was lost while greeting", is_other=False)
-    if identity is None:
+    if head is None:
         return _NotYet("a TCPStore of another program is there, not an ft rendezvous", is_other=True)
-    if identity.run_id != settings.run.run_id:
-        fact = f"the store there serves run {identity.run_id!r}, not {settings.run.run_id!r}"
+    if head.run_id != settings.run.run_id:
+        fact = f"the store there serves run {head.run_id!r}, not {settings.run.run_id!r}"
         return _NotYet(fact, is_other=True)
-    _check_settings(identity, settings.run)
-    return _Reached(address, store, identity)
+    _check_settings(head, settings.run)
+    return _Reached(address, store, head)
 
 
-def _identify(store: TcpStore) -> Identity | None:
-    if not store.perform(Check([wire.IDENTITY_KEY])):
+def _read_head(store: TcpStore) -> Head | None:
+    if not store.perform(Check([wire.HEAD_KEY])):
         return None
-    return wire.decode_identity(store.perform(Get(wire.IDENTITY_KEY)))
+    return wire.decode_head(store.perform(Get(wire.HEAD_KEY)))
 
 
-def _check_settings(identity: Identity, run: RunSettings) -> None:
-    differing = differing_keys(run.as_dict(), identity.settings)
+def _check_settings(head: Head, run: RunSettings) -> None:
+    differing = differing_keys(run.as_dict(), head.settings)
     if differing:
         raise ConfigError(
             f"this node's settings differ from the run's: {'; '.join(differing)}: "
@@ -191,13 +191,14 @@ def _check_settings(identity: Identity, run: RunSettings) -> None:
 def _link_up(settings: Settings, node: NodeInfo, reached: _Reached) -> Session:
     bootstrap = Bootstrap(node.addr)
     participant = Participant(
-        epoch=reached.identity.epoch,
+        epoch=reached.head.epoch,
         node=node,
         lease_s=settings.run.lease_s,
         clock=time.monotonic,
         new_incarnation=new_id,
         hold_bootstrap=bootstrap.hold,
         on_enlisted=lambda: None,
+        greeted=reached.head.view,
     )
     address, port = reached.address, settings.node.endpoint_port
     beat_s, endpoint = settings.run.beat_s, settings.node.endpoint

@@ -1,6 +1,6 @@
 """Names of keys, and bytes of values. The only module that knows either.
 
-Every key but the identity lives under the store's epoch and the group, so that nothing of an earlier life
+Every key but the head lives under the store's epoch and the group, so that nothing of an earlier life
 of the store, and nothing of another group, can be met. A log holds records as JSON lines, each wrapped in
 newlines of its own, so that a bad one spoils only itself.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,16 +21,15 @@ from ft_rendezvous.core.model import (
     AnyEvent,
     AnyRecord,
     Arrival,
-    Identity,
+    Head,
     Seat,
-    View,
 )
 from ft_rendezvous.errors import ConfigError, ProtocolBug
 
-IDENTITY_KEY = "ft/identity"
+HEAD_KEY = "ft/head"
 MAX_RECORD_BYTES = 4096
-CHUNK = 64
-"""Arrivals per placement chunk. A node reads the chunk of its own arrival number and no other."""
+NODES_PER_CHANNEL = 64
+"""About how many nodes share a channel: each of them reads the seats of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +43,11 @@ class Keys:
         return f"ft/{self.epoch}/{GROUP}"
 
     @property
-    def head(self) -> str:
-        return f"{self._base}/head"
-
-    @property
     def bell(self) -> str:
         return f"{self._base}/bell"
 
-    def event(self, no: int) -> str:
-        return f"{self._base}/event/{no}"
+    def event(self, no: int, channel: int) -> str:
+        return f"{self._base}/event/{no}/{channel}"
 
     def beat(self, incarnation: str) -> str:
         return f"{self._base}/beat/{incarnation}"
@@ -69,28 +64,24 @@ class Keys:
     def log(self, cycle_id: int, shard: int) -> str:
         return f"{self._base}/cycle/{cycle_id}/log/{shard}"
 
-    def chunk(self, cycle_id: int, chunk: int) -> str:
-        return f"{self._base}/cycle/{cycle_id}/seats/{chunk}"
-
-    def barrier_entered(self, cycle_id: int) -> str:
-        return self.agent(cycle_id, "barrier/entered")
-
-    def barrier_complete(self, cycle_id: int) -> str:
-        return self.agent(cycle_id, "barrier/complete")
-
     def agent(self, cycle_id: int, key: str) -> str:
         """Where the elastic agent's own key lives: what it writes in a cycle dies with the cycle."""
         return f"{self._base}/cycle/{cycle_id}/agent/{key}"
 
 
-def shard_of(incarnation: str, shards: int) -> int:
-    """A node keeps to one shard of a cycle's log, so its records stay in order."""
-    return zlib.crc32(incarnation.encode()) % shards
+def spread(incarnation: str, count: int) -> int:
+    """Which of `count` shards or channels an incarnation keeps to: its records, and its events, stay in order."""
+    return zlib.crc32(incarnation.encode()) % count
 
 
 def shard_count(max_nodes: int) -> int:
     """Shards per cycle: enough that no value comes near the 8 MiB at which the server hangs up."""
     return max(16, max_nodes // 2048)
+
+
+def channel_count(max_nodes: int) -> int:
+    """Channels per run: few enough that an event is published at once, so many that a seat is found in few."""
+    return max(1, max_nodes // NODES_PER_CHANNEL)
 
 
 # --- records ----------------------------------------------------------------------------------------
@@ -179,12 +170,10 @@ def is_incarnation(text: str) -> bool:
 
 T = TypeVar("T")
 _event: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
-_view = msgspec.json.Decoder(View)
-_seats = msgspec.json.Decoder(dict[str, Seat])
-_identity = msgspec.json.Decoder(Identity)
+_head = msgspec.json.Decoder(Head)
 
 
-def encode(value: AnyEvent | View | Identity | dict[str, Seat]) -> bytes:
+def encode(value: AnyEvent | Head) -> bytes:
     return _encoder.encode(value)
 
 
@@ -199,16 +188,8 @@ def decode_event(data: bytes) -> AnyEvent:
     return _strictly(_event, data, "event")
 
 
-def decode_view(data: bytes) -> View:
-    return _strictly(_view, data, "head")
-
-
-def decode_seats(data: bytes) -> dict[str, Seat]:
-    return _strictly(_seats, data, "placement")
-
-
-def decode_identity(data: bytes) -> Identity:
-    """The store's identity; the version is checked before the rest, which may have changed with it."""
+def decode_head(data: bytes) -> Head:
+    """The run's head; the version is checked before the rest, which may have changed with it."""
     try:
         version = msgspec.json.decode(_version.decode(data)["v"], type=int)
     except (msgspec.DecodeError, KeyError) as error:
@@ -217,18 +198,12 @@ def decode_identity(data: bytes) -> Identity:
         raise ConfigError(
             f"the run speaks format {version}, this node {FORMAT}: install the same ft-rendezvous everywhere"
         )
-    return _strictly(_identity, data, "identity")
+    return _strictly(_head, data, "head")
 
 
-def chunk_seats(seats: Sequence[tuple[int, str, Seat]]) -> list[dict[str, Seat]]:
-    """Seats by chunk of arrival number; every chunk up to the last exists, so that no reader blocks."""
-    last = max((seq for seq, _, _ in seats), default=0)
-    chunks: list[dict[str, Seat]] = [{} for _ in range(chunk_of(last) + 1)]
-    for seq, incarnation, seat in seats:
-        chunks[chunk_of(seq)][incarnation] = seat
-    return chunks
-
-
-def chunk_of(seq: int) -> int:
-    """Arrival numbers count from 1."""
-    return max(seq - 1, 0) // CHUNK
+def by_channel(seats: Mapping[str, Seat], channels: int) -> list[dict[str, Seat]]:
+    """Seats as each channel's copy of a seal carries them."""
+    spread_out: list[dict[str, Seat]] = [{} for _ in range(channels)]
+    for incarnation, seat in seats.items():
+        spread_out[spread(incarnation, channels)][incarnation] = seat
+    return spread_out

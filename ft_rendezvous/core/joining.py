@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ft_rendezvous.core.model import Sealed, Verdict, View
+from ft_rendezvous.core.model import Sealed, Seat, Verdict, View
 
 
 @dataclass(slots=True)
@@ -12,7 +12,6 @@ class Progress:
     """The newest cycle in which this incarnation did each thing."""
 
     arrived_in: int = 0
-    looked_up: int = 0
     trained_in: int = 0
     reported_in: int = 0
     finished_in: int = 0
@@ -24,10 +23,11 @@ class Arrive:
 
 
 @dataclass(frozen=True, slots=True)
-class LookUp:
-    """The cycle is sealed: read our seat."""
+class TakeSeat:
+    """The cycle is sealed and we have a rank in it."""
 
     sealed: Sealed
+    seat: Seat
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Leave:
     verdict: Verdict
 
 
-NodeDecision = Arrive | LookUp | ReportFailure | Park | Leave
+NodeDecision = Arrive | TakeSeat | ReportFailure | Park | Leave
 
 
-def decide_step(view: View, mine: Progress) -> NodeDecision:
+def decide_step(view: View, mine: Progress, incarnation: str) -> NodeDecision:
     """The one thing to do now for a node that wants a place."""
     if view.closed is not None:
         return Leave(view.closed.verdict)
@@ -59,9 +59,22 @@ def decide_step(view: View, mine: Progress) -> NodeDecision:
         return Arrive(cycle_id)
     if mine.trained_in == cycle_id:
         return Park() if mine.reported_in == cycle_id else ReportFailure(cycle_id)
-    if view.sealed is not None and mine.looked_up < cycle_id:
-        return LookUp(view.sealed)
+    seat = view.sealed.seats.get(incarnation) if view.sealed is not None else None
+    if view.sealed is not None and seat is not None and seat.rank is not None:
+        return TakeSeat(view.sealed, seat)
     return Park()
+
+
+def watch_from(head: View, arrived_in: int, seq: int) -> View:
+    """What a newcomer may take from the head it read after its arrival; it watches for the events that follow.
+
+    The head has no seats. If the seal counts our arrival, our seat is in the event of the seal, which is kept
+    until we have read it: go back to just before it.
+    """
+    sealed = head.sealed
+    if sealed is None or head.closed is not None or sealed.cycle_id != arrived_in or seq > sealed.counted:
+        return head
+    return View(no=sealed.no - 1, opened=head.opened)
 
 
 def is_superseded(view: View, cycle_id: int) -> bool:

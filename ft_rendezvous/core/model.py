@@ -154,31 +154,43 @@ AnyWhy = FirstCycle | WorkersFailed | NodesLost | NodeLeft
 # --- what the coordinator publishes -----------------------------------------------------------------
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose store this is; the first key written and never changed."""
-
-    v: int = FORMAT
-    run_id: str
-    epoch: str
-    settings: dict[str, str]
-
-
 class Opened(msgspec.Struct, frozen=True, kw_only=True, tag="opened"):
     no: int
     cycle_id: int
     shards: int
     ring_at: int
     """Arrivals below this number cannot complete a world, so they do not wake the coordinator."""
+    channels: int
+    """In how many copies every event is published; the same number throughout a run."""
     why: AnyWhy
 
 
-class Sealed(msgspec.Struct, frozen=True, kw_only=True, tag="sealed"):
+class WorkerRanks(msgspec.Struct, frozen=True, array_like=True):
+    """Where a node's workers stand: what torch's agent would otherwise work out through the store."""
+
+    base_global_rank: int
+    global_world_size: int
+    base_role_rank: int
+    role_world_size: int
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """One node's line in a sealed cycle; `rank` is None for a standby."""
+
+    rank: int | None
+    workers: WorkerRanks | None = None
+
+
+class Sealed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="sealed"):
     no: int
     cycle_id: int
     world_size: int
-    chunks: int
+    counted: int
+    """Arrivals counted when the cycle was sealed: whoever has a higher number came after."""
     master_addr: str
     master_port: int
+    seats: dict[str, Seat] = {}
+    """The seats of this copy's channel; none in the head."""
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):
@@ -202,6 +214,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return self.opened.cycle_id
 
 
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose store this is and how the run stands: all that a newcomer needs."""
+
+    v: int = FORMAT
+    run_id: str
+    epoch: str
+    settings: dict[str, str]
+    view: View
+
+
 def fold(view: View, event: AnyEvent) -> View:
     """The view after one more event."""
     assert event.no == view.no + 1, f"event {event.no} after {view.no}"
@@ -212,22 +234,6 @@ def fold(view: View, event: AnyEvent) -> View:
             return msgspec.structs.replace(view, no=event.no, sealed=event)
         case Closed():
             return msgspec.structs.replace(view, no=event.no, closed=event)
-
-
-class WorkerRanks(msgspec.Struct, frozen=True, array_like=True):
-    """Where a node's workers stand: what torch's agent would otherwise work out through the store."""
-
-    base_global_rank: int
-    global_world_size: int
-    base_role_rank: int
-    role_world_size: int
-
-
-class Seat(msgspec.Struct, frozen=True):
-    """One node's line in a sealed cycle; `rank` is None for a standby."""
-
-    rank: int | None
-    workers: WorkerRanks | None = None
 
 
 # --- placement --------------------------------------------------------------------------------------

@@ -90,15 +90,16 @@ class Node:
 
     def __init__(self, port: int, name: str) -> None:
         self.store = connect(raw.HOST, port)
-        identity = wire.decode_identity(self.store.perform(Get(wire.IDENTITY_KEY)))
+        head = wire.decode_head(self.store.perform(Get(wire.HEAD_KEY)))
         self.participant = Participant(
-            epoch=identity.epoch,
+            epoch=head.epoch,
             node=NodeInfo(addr=name, pid=1, digest=ours.run_settings(2).digest),
             lease_s=60.0,
             clock=time.monotonic,
             new_incarnation=new_id,
             hold_bootstrap=lambda _cycle_id: (name, 1),
             on_enlisted=lambda: None,
+            greeted=head.view,
         )
         self.flow = self.participant.next_place()
         self.operations: list[str] = []

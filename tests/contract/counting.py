@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ft_rendezvous import session
+from ft_rendezvous import session, wire
+from ft_rendezvous.core.model import Closed, Opened
 from ft_rendezvous.ports import Op, Store
 from ft_rendezvous.store_socket import StoreSocket
 from ft_rendezvous.tcp_store import connect
@@ -31,7 +32,7 @@ class Tally:
     phase: str = ""
     counts: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
-    def count(self, node: str, op: Op) -> None:
+    def count(self, node: str, op: Op, _: Any) -> None:
         self.counts[self.phase, node][kind_of(op)] += 1
 
     def of(self, phase: str) -> dict[str, Counter[str]]:
@@ -47,6 +48,32 @@ class Tally:
         return f"{phase}: at most {self.most(phase)} without beats (node {node}: {parts})"
 
 
+@dataclass
+class CycleTally(Tally):
+    """Counts every operation in the cycle its node is in.
+
+    A node is in a cycle from when it arrives in it, or hears that it is open, until it hears of the next or of the
+    close. Before the first it greets the store, after the close it leaves.
+    """
+
+    cycle_of: dict[str, str] = field(default_factory=dict)
+
+    def count(self, node: str, op: Op, reply: Any) -> None:
+        key = str(getattr(op, "key", ""))
+        event = wire.decode_event(reply) if "/event/" in key else None
+        if isinstance(event, Opened):
+            self.cycle_of[node] = f"cycle {event.cycle_id}"
+        elif key.endswith("/arrived"):
+            self.cycle_of[node] = f"cycle {key.split('/')[4]}"
+        self.counts[self.cycle_of.get(node, "greeting"), node][kind_of(op)] += 1
+        if isinstance(event, Closed):
+            self.cycle_of[node] = "leaving"
+
+    @property
+    def cycles(self) -> list[str]:
+        return sorted({phase for phase, _ in self.counts if phase.startswith("cycle")})
+
+
 class CountingStore:
     """Counts an operation when it is answered: a read that still waits has not cost anything yet."""
 
@@ -55,7 +82,7 @@ class CountingStore:
 
     def perform(self, op: Op) -> Any:
         reply = self._store.perform(op)
-        self._tally.count(self._node, op)
+        self._tally.count(self._node, op, reply)
         return reply
 
 

@@ -75,7 +75,7 @@ def test_an_arrival_without_a_beat_is_refused_and_holds_nobody_up() -> None:
         stranger = run.stranger()
         seq = stranger.perform(Add(run.keys.arrived(1), 1))
         record = arrival_of(run, seq=seq)
-        stranger.perform(Append(run.keys.log(1, wire.shard_of(record.incarnation, 16)), framed(record)))
+        stranger.perform(Append(run.keys.log(1, wire.spread(record.incarnation, 16)), framed(record)))
         a, b = run.node(1), run.node(2)
         run.seal(a, b)
         assert run.finish(a, b).kind is VerdictKind.SUCCEEDED
@@ -193,7 +193,7 @@ def test_the_port_of_another_run_is_a_mistake_that_names_both() -> None:
 def test_a_node_that_waited_long_for_its_host_does_not_mistake_it_for_a_stranger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Start order does not matter: a host answers as a store for a moment before it has published its identity."""
+    """Start order does not matter: a host answers as a store for a moment before it has published its head."""
     patience_s, began = 1.5, time.monotonic()
     monkeypatch.setattr(session, "STRANGER_PATIENCE_S", patience_s)
     has_waited, was_anonymous = threading.Event(), threading.Event()
@@ -203,15 +203,15 @@ def test_a_node_that_waited_long_for_its_host_does_not_mistake_it_for_a_stranger
             has_waited.set()
         return probe(host, port)
 
-    def identify(store: object) -> object:
-        found = identify_really(store)  # type: ignore[arg-type]
+    def read_head(store: object) -> object:
+        found = read_really(store)  # type: ignore[arg-type]
         if found is None:
             was_anonymous.set()
         return found
 
-    identify_really = session._identify
+    read_really = session._read_head
     monkeypatch.setattr(session, "probe", look)
-    monkeypatch.setattr(session, "_identify", identify)
+    monkeypatch.setattr(session, "_read_head", read_head)
     settings = run_settings(join_s=LONG_S)
     with live_run(join_s=LONG_S) as run:
         run.port = free_port()

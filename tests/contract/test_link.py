@@ -12,7 +12,7 @@ import pytest
 
 from ft_rendezvous import link as link_module
 from ft_rendezvous import wire
-from ft_rendezvous.core.model import Closed, FirstCycle, NodeInfo, Opened, Outcome, Verdict, VerdictKind, View
+from ft_rendezvous.core.model import Closed, FirstCycle, Head, NodeInfo, Opened, Outcome, Verdict, VerdictKind, View
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.link import Link
 from ft_rendezvous.participant import CHANGED, Flow, Participant
@@ -205,19 +205,24 @@ def test_nothing_can_be_asked_of_a_link_that_has_stopped(link: Link) -> None:
         link.run(count())
 
 
+def head_of(view: View | None) -> bytes:
+    assert view is not None
+    return wire.encode(Head(run_id="r", epoch="e", settings={}, view=view))
+
+
 def test_a_fenced_node_in_the_exit_barrier_still_hears_the_verdict(ear: Ear, pool: ThreadPoolExecutor) -> None:
     """It does not beat any more, and nothing else would make it look at the head again."""
     store = SimStore()
     link = link_to(store, ear)
-    participant, opened = link.participant, Opened(no=1, cycle_id=1, shards=16, ring_at=1, why=FirstCycle())
+    participant, opened = link.participant, Opened(no=1, cycle_id=1, shards=16, ring_at=1, channels=1, why=FirstCycle())
     verdict = Verdict(VerdictKind.SUCCEEDED)
     with link._changed:
         participant.incarnation, participant.view = "0" * 16, View(no=1, opened=opened)
         participant.pulse.is_fenced, participant.progress.finished_in = True, 1
-    store.data[participant.keys.head] = wire.encode(participant.view)
+    store.data[wire.HEAD_KEY] = head_of(participant.view)
     waiting = pool.submit(lambda: link.run(participant.await_verdict()))
     while link._is_stirred:
         time.sleep(0.001)
-    store.data[participant.keys.head] = wire.encode(View(no=2, opened=opened, closed=Closed(no=2, verdict=verdict)))
+    store.data[wire.HEAD_KEY] = head_of(View(no=2, opened=opened, closed=Closed(no=2, verdict=verdict)))
     assert waiting.result(LONG_S) == verdict
     link.stop()

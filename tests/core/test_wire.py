@@ -21,7 +21,7 @@ from ft_rendezvous.core.model import (
     Finish,
     FirstCycle,
     Goodbye,
-    Identity,
+    Head,
     NodeInfo,
     NodeLeft,
     NodesLost,
@@ -84,15 +84,23 @@ whys = st.one_of(
     ),
     st.builds(NodeLeft, node=texts, rank=small, outcome=st.sampled_from(Outcome), reason=texts),
 )
-openings = st.builds(Opened, no=small, cycle_id=small, shards=small, ring_at=small, why=whys)
-seals = st.builds(
-    Sealed, no=small, cycle_id=small, world_size=small, chunks=small, master_addr=texts, master_port=small
-)
-closings = st.builds(Closed, no=small, verdict=st.builds(Verdict, kind=st.sampled_from(VerdictKind), reason=texts))
 workers = st.builds(
     WorkerRanks, base_global_rank=small, global_world_size=small, base_role_rank=small, role_world_size=small
 )
 seats = st.builds(Seat, rank=st.none() | small, workers=st.none() | workers)
+openings = st.builds(Opened, no=small, cycle_id=small, shards=small, ring_at=small, channels=small, why=whys)
+seals = st.builds(
+    Sealed,
+    no=small,
+    cycle_id=small,
+    world_size=small,
+    counted=small,
+    master_addr=texts,
+    master_port=small,
+    seats=st.dictionaries(names, seats, max_size=5),
+)
+closings = st.builds(Closed, no=small, verdict=st.builds(Verdict, kind=st.sampled_from(VerdictKind), reason=texts))
+views = st.builds(View, no=small, opened=openings, sealed=st.none() | seals, closed=st.none() | closings)
 
 
 def decode(data: bytes, cycle_id: int = CYCLE) -> tuple[list[AnyRecord], list[wire.BadRecord]]:
@@ -113,40 +121,27 @@ def test_events_come_back(event: AnyEvent) -> None:
 
 
 @given(
-    view=st.builds(View, no=small, opened=openings, sealed=st.none() | seals, closed=st.none() | closings),
-)
-def test_heads_come_back(view: View) -> None:
-    assert wire.decode_view(wire.encode(view)) == view
-
-
-@given(chunk=st.dictionaries(names, seats, max_size=5))
-def test_seats_come_back(chunk: dict[str, Seat]) -> None:
-    assert wire.decode_seats(wire.encode(chunk)) == chunk
-
-
-@given(
-    identity=st.builds(
-        Identity, v=st.just(1), run_id=texts, epoch=names, settings=st.dictionaries(texts, texts, max_size=4)
+    head=st.builds(
+        Head, v=st.just(1), run_id=texts, epoch=names, settings=st.dictionaries(texts, texts, max_size=4), view=views
     )
 )
-def test_identities_come_back(identity: Identity) -> None:
-    assert wire.decode_identity(wire.encode(identity)) == identity
+def test_heads_come_back(head: Head) -> None:
+    assert wire.decode_head(wire.encode(head)) == head
 
 
-@given(numbers=st.lists(st.integers(1, 500), unique=True, max_size=80))
-def test_every_seat_is_in_the_chunk_of_its_arrival_number_and_no_chunk_is_missing(numbers: list[int]) -> None:
-    chunks = wire.chunk_seats([(number, incarnation(number), Seat(number)) for number in numbers])
+@given(numbers=st.lists(st.integers(1, 500), unique=True, max_size=80), channels=st.integers(1, 8))
+def test_every_seat_is_in_the_channel_its_node_listens_to(numbers: list[int], channels: int) -> None:
+    dealt = wire.by_channel({incarnation(number): Seat(number) for number in numbers}, channels)
+    assert len(dealt) == channels
+    assert sum(map(len, dealt)) == len(numbers)
     for number in numbers:
-        assert chunks[wire.chunk_of(number)][incarnation(number)] == Seat(number)
-    assert sum(map(len, chunks)) == len(numbers)
-    assert len(chunks) == wire.chunk_of(max(numbers, default=0)) + 1
-    assert all(len(chunk) <= wire.CHUNK for chunk in chunks)
+        assert dealt[wire.spread(incarnation(number), channels)][incarnation(number)] == Seat(number)
 
 
 @given(name=names, shards=st.integers(1, 64))
-def test_a_node_keeps_to_one_shard(name: str, shards: int) -> None:
-    assert wire.shard_of(name, shards) == wire.shard_of(name, shards)
-    assert 0 <= wire.shard_of(name, shards) < shards
+def test_a_node_keeps_to_one_shard_and_one_channel(name: str, shards: int) -> None:
+    assert wire.spread(name, shards) == wire.spread(name, shards)
+    assert 0 <= wire.spread(name, shards) < shards
 
 
 @pytest.mark.parametrize("max_nodes", [1, 1_000, 10_000, 100_000])
@@ -163,7 +158,6 @@ def test_keys_of_epochs_and_cycles_never_meet() -> None:
             keys.arrived(cycle_id),
             keys.withdrawn(cycle_id),
             keys.log(cycle_id, 0),
-            keys.chunk(cycle_id, 0),
             keys.agent(cycle_id, "x"),
         }
 
@@ -286,19 +280,17 @@ def test_a_record_too_large_to_be_accepted_is_not_even_written() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", b"[]", b"{}", b'{"v":"one"}', b"\xff"])
-def test_an_identity_that_is_none_says_that_the_endpoint_is_wrong(data: bytes) -> None:
+def test_a_head_that_is_none_says_that_the_endpoint_is_wrong(data: bytes) -> None:
     with pytest.raises(ConfigError, match="not an ft rendezvous"):
-        wire.decode_identity(data)
+        wire.decode_head(data)
 
 
-def test_an_identity_of_another_version_names_both_versions_whatever_its_fields() -> None:
+def test_a_head_of_another_version_names_both_versions_whatever_its_fields() -> None:
     with pytest.raises(ConfigError, match=r"format 7, this node 1: install the same ft-rendezvous everywhere"):
-        wire.decode_identity(b'{"v":7,"name":"x"}')
+        wire.decode_head(b'{"v":7,"name":"x"}')
 
 
-@pytest.mark.parametrize(
-    "decoder", [wire.decode_event, wire.decode_view, wire.decode_seats], ids=lambda decoder: decoder.__name__
-)
+@pytest.mark.parametrize("decoder", [wire.decode_event], ids=lambda decoder: decoder.__name__)
 @pytest.mark.parametrize("data", [b"garbage", b'{"type":"sealed"}', b'{"0":"\xff"}'])
 def test_a_publication_that_does_not_decode_is_called_our_bug(decoder: Any, data: bytes) -> None:
     with pytest.raises(ProtocolBug, match="does not decode"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,21 @@ def test_the_host_starts_last(cluster: Cluster) -> None:
     job.start("n0", is_host=True, infra_rank=0)
     job.assert_succeeds()
     assert_quiet(*job.nodes)
+    assert job.ranks_and_sums(cycle=1) == [(0, 6), (1, 6), (2, 6)]
+
+
+STAGGER_S = 3.0
+
+
+def test_nodes_start_three_seconds_apart(cluster: Cluster) -> None:
+    """In the order in which the host is neither first nor last; whoever is early waits, and nobody restarts."""
+    job = cluster.job("3:3")
+    nodes = [job.start("early", is_host=False)]
+    for name in ("host", "late"):
+        time.sleep(STAGGER_S)
+        nodes.append(job.start(name, is_host=name == "host"))
+    job.assert_succeeds()
+    assert_quiet(*nodes)
     assert job.ranks_and_sums(cycle=1) == [(0, 6), (1, 6), (2, 6)]
 
 

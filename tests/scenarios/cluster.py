@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ft_rendezvous import wire
 from ft_rendezvous.coordinator import Coordinator
-from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
+from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, View
 from ft_rendezvous.errors import FtError
 from ft_rendezvous.journal import Entry
 from ft_rendezvous.participant import Changed, Flow, Participant, Place
@@ -58,6 +59,7 @@ class Node:
             new_incarnation=self._new_incarnation,
             hold_bootstrap=lambda _: (info.addr, 20000 + info.pid),
             on_enlisted=self._start_watch,
+            greeted=self._greet(),
         )
         self._ask()
 
@@ -72,14 +74,14 @@ class Node:
         """Its workers end well: into the exit barrier, as torch's agent does it."""
         assert self.place is not None, f"{self.name} does not train"
         place, self.has_finished = self.place, True
-        entered = perform_move(self.store, self.participant.finish(place.cycle_id))
-        if entered == place.world_size:
-            perform_move(self.store, self.participant.complete_barrier(place.cycle_id))
+        perform_move(self.store, self.participant.finish(place.cycle_id))
         self._flow = self.participant.await_verdict()
 
     def leave(self, outcome: Outcome, reason: str) -> None:
         if self.participant.incarnation:
             perform_move(self.store, self.participant.goodbye(outcome, reason))
+        if self.cluster.verdict is not None:
+            self.cluster.wake_at = self.cluster.clock()  # Nobody rings any more: a closed run is looked at often.
         self.is_gone = True
 
     def kill(self) -> None:
@@ -158,6 +160,10 @@ class Node:
             self._awaits = self._watch.send(reply)
         except StopIteration:
             self._watch = self._awaits = None
+
+    def _greet(self) -> View:
+        assert self.store.perform(Check([wire.HEAD_KEY]))
+        return wire.decode_head(self.store.perform(Get(wire.HEAD_KEY))).view
 
     def _new_incarnation(self) -> str:
         self.starts += 1

@@ -7,10 +7,11 @@ workers do is drawn by `faults`; what it does with the store is the protocol's o
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ft_rendezvous import wire
-from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
+from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, View
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable
 from ft_rendezvous.participant import Participant, Place
 from ft_rendezvous.ports import Op
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 MONITOR_S = 0.1
+decode_head = lru_cache(maxsize=8)(wire.decode_head)
 
 
 class Signal(Exception):
@@ -43,6 +45,7 @@ class SimNode(Process):
         self.delays = Delays(typical_s=world.kernel.rng.choice((2e-4, 1e-3, 5e-3)))
         self.link: SimLink | None = None
         self.lives = 0
+        self._greeted: View | None = None
         self.is_training = False
         self.has_ended_well = False
         self.is_leaving = False
@@ -120,10 +123,11 @@ class SimNode(Process):
 
     def _find_store(self, patience_s: float) -> Routine:
         server, deadline = self.world.server, self.clock() + patience_s
-        while server.is_dead or server.is_paused or wire.IDENTITY_KEY not in server.store.data:
+        while server.is_dead or server.is_paused or wire.HEAD_KEY not in server.store.data:
             if self.clock() >= deadline:
                 raise StoreUnavailable("store", "nothing listens there")
             yield Sleep(MONITOR_S)
+        self._greeted = decode_head(server.store.data[wire.HEAD_KEY]).view
 
     def _connect(self, name: str) -> Connection:
         return Connection(self, self.world.server, self.delays, f"{self.name} {name}")
@@ -137,6 +141,7 @@ class SimNode(Process):
             new_incarnation=lambda: self.world.new_incarnation(self),
             hold_bootstrap=lambda cycle_id: (self.info.addr, 20000 + cycle_id),
             on_enlisted=lambda: None,
+            greeted=self._greeted,
         )
 
     def _train(self, link: SimLink, place: Place) -> Routine:
@@ -170,9 +175,7 @@ class SimNode(Process):
         knows no verdict."""
         participant = link.participant
         try:
-            entered = yield from link.run(participant.finish(place.cycle_id))
-            if entered == place.world_size:
-                yield from link.run(participant.complete_barrier(place.cycle_id))
+            yield from link.run(participant.finish(place.cycle_id))
             verdict = yield from link.run(participant.await_verdict())
             self.world.eyes.hears_verdict(self, verdict)
         except FtError as error:

@@ -29,7 +29,6 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.errors import ProtocolBug, StoreUnavailable
 from ft_rendezvous.participant import Place
-from ft_rendezvous.wire import chunk_of
 from tests.sim.faults import Ending
 from tests.sim.kernel import Connection, Process
 
@@ -70,7 +69,6 @@ class Checker:
     # What the server performed.
     def published(self, event: AnyEvent) -> None: ...
     def opened(self, event: Opened) -> None: ...
-    def seats_written(self, cycle_id: int, chunk: int) -> None: ...
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None: ...
     def closed(self, event: Closed) -> None: ...
     def record(self, record: AnyRecord, process: Process) -> None: ...
@@ -97,6 +95,11 @@ class Checker:
     def run_ends(self) -> None: ...
 
 
+def event_number(key: str) -> int:
+    """The number in the name of an event, whatever its channel."""
+    return int(key.split("/")[4])
+
+
 # --- one authority ----------------------------------------------------------------------------------
 
 
@@ -106,12 +109,6 @@ class one_placement_per_cycle(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._seals: dict[int, tuple[Sealed, dict[str, Seat]]] = {}
-        self._chunks: set[tuple[int, int]] = set()
-
-    def seats_written(self, cycle_id: int, chunk: int) -> None:
-        if (cycle_id, chunk) in self._chunks:
-            self.fail(f"chunk {chunk} of cycle {cycle_id} was written again")
-        self._chunks.add((cycle_id, chunk))
 
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
         if event.cycle_id in self._seals:
@@ -151,8 +148,8 @@ class ranks_are_exact(Checker):
             arrival = self._arrivals.get((event.cycle_id, name))
             if arrival is None:
                 self.fail(f"{self._name(name)} is seated in cycle {event.cycle_id} and never arrived in it")
-            if chunk_of(arrival.seq) >= event.chunks:
-                self.fail(f"{self._name(name)} would not look at its own chunk of cycle {event.cycle_id}")
+            if arrival.seq > event.counted:
+                self.fail(f"{self._name(name)} is seated in cycle {event.cycle_id}, which does not count it")
         workers = [seat.workers for seat in seats.values() if seat.workers is not None]
         if workers and sorted(w.base_global_rank for w in workers)[0] != 0:
             self.fail(f"no worker of cycle {event.cycle_id} has global rank 0")
@@ -440,7 +437,7 @@ class nobody_waits_for_a_deleted_event(Checker):
 
     def second_passes(self) -> None:
         for key, waiters in self._world.server.store.waiters.items():
-            if "/event/" in key and int(key.rsplit("/", 1)[1]) <= self._no:
+            if "/event/" in key and event_number(key) <= self._no:
                 for waiter in waiters:
                     ear = waiter.owner
                     assert isinstance(ear, Connection)

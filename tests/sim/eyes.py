@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ft_rendezvous import wire
-from ft_rendezvous.core.model import Closed, Opened, Sealed, Seat, Verdict
+from ft_rendezvous.core.model import AnyEvent, Closed, Opened, Sealed, Seat, Verdict
 from ft_rendezvous.participant import Place
 from ft_rendezvous.ports import Add, Append, Delete, Get, MultiGet, MultiSet, Op, Set
-from tests.sim.checkers import ALL, Checker
+from tests.sim.checkers import ALL, Checker, event_number
 from tests.sim.faults import Ending
 from tests.sim.kernel import Connection, Process
 
 if TYPE_CHECKING:
     from tests.sim.agent import SimNode
     from tests.sim.world import World
+
+
+decode_event = lru_cache(maxsize=512)(wire.decode_event)
+"""Nodes of one channel read the same bytes."""
 
 
 class Eyes:
@@ -32,7 +37,6 @@ class Eyes:
         self.checkers = [checker(world) for checker in checkers]
         self.digest = 0
         """A checksum of every operation performed, with its time: equal digests are equal runs."""
-        self._seats: dict[int, dict[str, Seat]] = {}
         self._look: dict[type, Callable[[Any, Any, Process], None]] = {
             Add: self._see_add,
             Append: self._see_append,
@@ -80,22 +84,20 @@ class Eyes:
             self._tell("record", record, process)
 
     def _see_values(self, pairs: Any, process: Process) -> None:
-        events: list[bytes] = []
+        copies: list[AnyEvent] = []
         for key, value in pairs:
             family, *rest = key.split("/")[3:] if key.count("/") > 2 else [""]
             if family == "event":
-                events.append(value)
+                copies.append(wire.decode_event(value))
             elif family == "fence":
                 self.world.tell(process.name, f"fences {self.world.name_of(rest[0])}: {value.decode()}")
                 self._tell("fenced", rest[0], value.decode())
-            elif family == "cycle" and rest[1] == "seats":
-                self._tell("seats_written", int(rest[0]), int(rest[2]))
-                seats = self._seats.setdefault(int(rest[0]), {})
-                seats.update(wire.decode_seats(value))
-        for value in events:
-            self._see_event(wire.decode_event(value))
+        if copies:
+            self._see_event(copies)
 
-    def _see_event(self, event: Opened | Sealed | Closed) -> None:
+    def _see_event(self, copies: list[AnyEvent]) -> None:
+        """Every channel has its copy; those of a seal differ in their seats."""
+        event = copies[0]
         self._tell("published", event)
         match event:
             case Opened():
@@ -103,7 +105,7 @@ class Eyes:
                 self.world.cycles = event.cycle_id
                 self._tell("opened", event)
             case Sealed():
-                seats = self._seats.get(event.cycle_id, {})
+                seats = {name: seat for copy in copies if isinstance(copy, Sealed) for name, seat in copy.seats.items()}
                 self.world.tell("host", f"seals cycle {event.cycle_id} (event {event.no}): {self._roll(seats)}")
                 self._tell("sealed", event, seats)
             case Closed():
@@ -130,7 +132,7 @@ class Eyes:
     def waits(self, connection: Connection, key: str) -> None:
         """A node's read waits at the server for a key that is not there."""
         if "/event/" in key:
-            self._tell("waits_for_event", connection, int(key.rsplit("/", 1)[1]))
+            self._tell("waits_for_event", connection, event_number(key))
 
     # --- the agents ---------------------------------------------------------------------------------
 
@@ -139,7 +141,7 @@ class Eyes:
         if type(op) is Add and "/beat/" in op.key:
             self._tell("beat_answered", op.key.rsplit("/", 1)[1], op.amount, reply, connection.called_at)
         elif type(op) is Get and "/event/" in op.key and reply:
-            self._tell("hears", connection.serves, wire.decode_event(reply))
+            self._tell("hears", connection.serves, decode_event(reply))
 
     def takes_place(self, node: SimNode, place: Place) -> None:
         self.world.tell(node.name, f"trains in cycle {place.cycle_id} as rank {place.rank} of {place.world_size}")

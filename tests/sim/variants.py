@@ -18,15 +18,16 @@ import msgspec
 
 from ft_rendezvous import board, participant, wire
 from ft_rendezvous.coordinator import Coordinator
-from ft_rendezvous.core.joining import LookUp, Park, decide_step
+from ft_rendezvous.core.joining import Progress, TakeSeat, decide_step
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.liveness import LeaseTable, Pulse
-from ft_rendezvous.core.model import AnyRecord, AnyWhy, Arrival, Sealed, Seat, View, fold, node_name
+from ft_rendezvous.core.model import AnyRecord, AnyWhy, Arrival, Seat, Verdict, VerdictKind, View, node_name
 from ft_rendezvous.core.roster import Fence, Member, Roster
 from ft_rendezvous.participant import CHANGED, Flow, Participant
-from ft_rendezvous.ports import Add, Check, Delete, Get, Move, MultiSet
-from ft_rendezvous.wire import Keys
+from ft_rendezvous.ports import Add, Check, Delete, Get, Move
+from tests.sim import checkers
 from tests.sim.agent import SimNode
+from tests.sim.checkers import Checker
 from tests.sim.host import SimHost
 from tests.sim.kernel import Call, Routine, Sleep
 from tests.sim.link import SimLink
@@ -37,7 +38,7 @@ Patches = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to be wrong, and who must notice."""
+    """A way to be wrong, and who must notice: nobody else looks."""
 
     name: str
     caught_by: frozenset[str]
@@ -48,7 +49,11 @@ class Variant:
 
     def run(self, seed: int) -> Result:
         with self.broken():
-            return World(seed, host_class=self.host_class, focus=self.focus).run()
+            return World(seed, host_class=self.host_class, focus=self.focus, checks=self.checks).run()
+
+    @property
+    def checks(self) -> tuple[type[Checker], ...]:
+        return tuple(checker for checker in checkers.ALL if checker.__name__ in self.caught_by)
 
 
 VARIANTS: dict[str, Variant] = {}
@@ -68,18 +73,17 @@ def _variant(
 # --- what is published ------------------------------------------------------------------------------
 
 
-@_variant("ranks_are_exact")
-def seal_before_seats() -> AbstractContextManager[Any]:
-    """Whoever sees the seal may not find its seat."""
+@_variant("converges")
+def seats_in_order_of_arrival() -> AbstractContextManager[Any]:
+    """Seats are dealt to the channels in turn; a node listens to another channel than the one with its seat."""
 
-    def publish_sealed(keys: Keys, sealed: Sealed, chunks: list[dict[str, Seat]], view: View) -> Move[View]:
-        after = fold(view, sealed)
-        yield MultiSet([keys.event(sealed.no), keys.head], [wire.encode(sealed), wire.encode(after)])
-        names = [keys.chunk(sealed.cycle_id, index) for index in range(len(chunks))]
-        yield MultiSet(names, [wire.encode(chunk) for chunk in chunks])
-        return after
+    def by_channel(seats: dict[str, Seat], channels: int) -> list[dict[str, Seat]]:
+        dealt: list[dict[str, Seat]] = [{} for _ in range(channels)]
+        for index, (incarnation, seat) in enumerate(seats.items()):
+            dealt[index % channels][incarnation] = seat
+        return dealt
 
-    return patch.object(board, "publish_sealed", publish_sealed)
+    return patch.object(wire, "by_channel", by_channel)
 
 
 @_variant("cycle_ids_are_monotonic")
@@ -113,9 +117,9 @@ def head_read_before_arrival() -> AbstractContextManager[Any]:
         self.is_return = self.is_return or bool(self.incarnation)
         self.incarnation, self.view = self.new_incarnation(), None
         self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
-        self.progress, self.has_lapsed, self.has_left = participant.Progress(), False, False
+        self.progress, self.has_lapsed, self.has_left = Progress(), False, False
         yield from self.beat()
-        head = yield from board.read_head(self.keys)
+        head = (yield from board.read_head()).view
         if head.closed is None:
             yield from self._arrive(head.opened)
         self.view = head
@@ -162,6 +166,20 @@ def dead_still_placed() -> AbstractContextManager[Any]:
     def _drop(self: Coordinator, incarnation: str, reason: str) -> Move[None]:
         name = self.roster.members[incarnation].name
         yield from self._fence(Fence(incarnation, name, reason, is_refusal=False))
+
+    return patch.object(Coordinator, "_drop", _drop)
+
+
+@_variant("no_dead_incarnation_placed", focus=("crash", "pause", "start_another"))
+def leases_only_in_training() -> AbstractContextManager[Any]:
+    """Nobody judges the lease of a node that waits for the seal."""
+    original = Coordinator._drop
+
+    def _drop(self: Coordinator, incarnation: str, reason: str) -> Move[None]:
+        if self.roster.members[incarnation].role is not Role.ARRIVED:
+            yield from original(self, incarnation, reason)
+        else:
+            self.leases.leases[incarnation].seen_at = self.clock()
 
     return patch.object(Coordinator, "_drop", _drop)
 
@@ -273,16 +291,31 @@ def seat_of_an_earlier_cycle() -> AbstractContextManager[Any]:
     """A node remembers its seat and does not look again."""
     seats: dict[str, Seat] = {}
 
-    def read_seat(keys: Keys, sealed: Sealed, incarnation: str, seq: int) -> Move[Seat | None]:
-        if incarnation not in seats:
-            chunk = wire.decode_seats((yield Get(keys.chunk(sealed.cycle_id, wire.chunk_of(seq)))))
-            seat = chunk.get(incarnation)
-            if seat is None or seat.rank is None:
-                return None
-            seats[incarnation] = seat
-        return seats[incarnation]
+    def decide(view: View, mine: Progress, incarnation: str) -> Any:
+        decision = decide_step(view, mine, incarnation)
+        if isinstance(decision, TakeSeat):
+            return TakeSeat(decision.sealed, seats.setdefault(incarnation, decision.seat))
+        return decision
 
-    return patch.object(board, "read_seat", read_seat)
+    return patch.object(participant, "decide_step", decide)
+
+
+@_variant("converges", focus=("stall_a_newcomer", "slow_down", "pause_coordinator"))
+def head_knows_all() -> AbstractContextManager[Any]:
+    """A newcomer that was sealed in while it joined takes the head as it is, which has no seat for it."""
+    return patch.object(participant, "watch_from", lambda head, arrived_in, seq: head)
+
+
+@_variant("one_verdict")
+def barrier_is_success() -> AbstractContextManager[Any]:
+    """Whoever leaves the exit barrier takes the run for a success."""
+    original = Participant.await_verdict
+
+    def await_verdict(self: Participant) -> Flow[Any]:
+        yield from original(self)
+        return Verdict(VerdictKind.SUCCEEDED)
+
+    return patch.object(Participant, "await_verdict", await_verdict)
 
 
 @_variant("nobody_trains_after_moving_on")
@@ -301,23 +334,6 @@ def verdict_only_by_ear() -> AbstractContextManager[Any]:
         return self.verdict
 
     return patch.object(Participant, "await_verdict", await_verdict)
-
-
-@_variant("converges", focus=("pause_at_a_call", "pause_coordinator_at_a_call"))
-def place_lost_to_doubt() -> AbstractContextManager[Any]:
-    """A node reads its seat while its lease is in doubt, finds that the lease holds, and does not look again."""
-    original = Participant._look_up
-
-    def decide_once(view: View, mine: participant.Progress) -> Any:
-        decision = decide_step(view, mine)
-        return Park() if isinstance(decision, LookUp) and (id(mine), view.cycle_id) in looked else decision
-
-    def _look_up(self: Participant, look: LookUp) -> Move[Any]:
-        looked[id(self.progress), look.sealed.cycle_id] = self.progress
-        return (yield from original(self, look))
-
-    looked: dict[tuple[int, int], participant.Progress] = {}
-    return _all(patch.object(participant, "decide_step", decide_once), patch.object(Participant, "_look_up", _look_up))
 
 
 @_variant("converges", focus=("cut",))

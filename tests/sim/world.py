@@ -5,6 +5,8 @@ Owns the processes and the order of events. Judges nothing: `eyes` see, `checker
 
 from __future__ import annotations
 
+import gc
+import time
 from dataclasses import dataclass, field
 from random import Random
 
@@ -152,6 +154,8 @@ class World:
     def _start_host(self, host_class: type[SimHost]) -> None:
         process = Process(self.kernel, "host")
         coordinator = Coordinator(self.settings, self.epoch, process.clock, self._note)
+        # A small run has one channel; most of ours have several, so that something can go wrong between them.
+        coordinator.channels = max(coordinator.channels, 1 + self.seed % 3)
         self.host = host_class(process, self.server, coordinator, self.settings)
         self.host.on_failure = lambda error: self.eyes.thread_dies(process, "coordinator", error)
 
@@ -290,3 +294,21 @@ class World:
 def run_seed(seed: int, nodes: int | None = None, checks: tuple[type[checkers.Checker], ...] = checkers.ALL) -> Result:
     """One run with faults."""
     return World(seed, draw_shape(Random(seed), nodes) if nodes else None, checks).run()
+
+
+def time_crowd(count: int) -> float:
+    """Seconds of wall time in which so many nodes take their places in one cycle."""
+    gc.collect()
+    gc.disable()
+    try:
+        began = time.perf_counter()
+        world = World(1, crowd(count))
+        world.set_up()
+        while world.places_taken < count and world.kernel.step():
+            pass
+        took_s = time.perf_counter() - began
+    finally:
+        gc.enable()
+    assert world.places_taken == count
+    assert world.cycles == 1
+    return took_s
