@@ -17,6 +17,7 @@ from ft_rendezvous.core.model import (
     AnyEvent,
     AnyRecord,
     Arrival,
+    Called,
     Closed,
     Head,
     Opened,
@@ -26,6 +27,9 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.ports import Add, Append, Check, Delete, Get, Move, MultiGet, MultiSet, Op, Set
 from ft_rendezvous.wire import BadRecord, Keys
+
+REFUSED = "refused: "
+"""Prefix of a fence's reason that tells the node not to come back."""
 
 RELAPSE = 3
 """Cycles whose keys are deleted again: a late append by a fenced node brings a deleted log back."""
@@ -89,14 +93,18 @@ def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:
 
 
 def publish_opened(keys: Keys, opened: Opened, head: Head) -> Move[None]:
-    """Open a cycle. Its counts and logs exist before anybody can hear of it, so no read of them blocks."""
+    """Open a cycle. Its counts and logs exist before anybody can hear of it, so no read of them blocks.
+
+    They are an operation of their own: a large `multi_set` is not performed at once. The server sets what has come
+    so far and begins anew when more comes, which would reset a count that somebody has just used.
+    """
     names = [keys.arrived(opened.cycle_id), keys.withdrawn(opened.cycle_id)]
     values = [b"0", b"0"]
     for shard in range(opened.shards):
         names.append(keys.log(opened.cycle_id, shard))
         values.append(b"")
-    event_names, event_values = _publication(keys, [opened] * opened.channels, head)
-    yield MultiSet([*names, *event_names], [*values, *event_values])
+    yield MultiSet(names, values)
+    yield MultiSet(*_publication(keys, [opened] * opened.channels, head))
 
 
 def publish_sealed(keys: Keys, sealed: Sealed, seats: Mapping[str, Seat], head: Head) -> Move[None]:
@@ -106,12 +114,22 @@ def publish_sealed(keys: Keys, sealed: Sealed, seats: Mapping[str, Seat], head: 
     yield MultiSet(*_publication(keys, copies, head))
 
 
+def publish_called(keys: Keys, called: Called, head: Head) -> Move[None]:
+    """Ask nodes to give up their places. A channel's copy names those that listen to it."""
+    channels = head.view.opened.channels
+    names: list[list[str]] = [[] for _ in range(channels)]
+    for incarnation in called.draining:
+        names[wire.spread(incarnation, channels)].append(incarnation)
+    copies = [msgspec.structs.replace(called, draining=tuple(channel)) for channel in names]
+    yield MultiSet(*_publication(keys, copies, head))
+
+
 def publish_closed(keys: Keys, closed: Closed, head: Head) -> Move[None]:
     yield MultiSet(*_publication(keys, [closed] * head.view.opened.channels, head))
 
 
 def _publication(keys: Keys, copies: Sequence[AnyEvent], head: Head) -> tuple[list[str], list[bytes]]:
-    """An event, one copy per channel, and the head after it."""
+    """An event, one copy per channel, and the head after it. Setting any of it twice changes nothing."""
     names = [keys.event(event.no, channel) for channel, event in enumerate(copies)]
     return [*names, wire.HEAD_KEY], [*(wire.encode(event) for event in copies), wire.encode(head)]
 

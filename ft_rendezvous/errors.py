@@ -4,6 +4,7 @@
     ├── ConfigError          the user: a setting, an endpoint, a launch command is wrong
     ├── StoreUnavailable     the cluster: the store host is gone, silent, or not ours
     ├── Refused              the user: the coordinator turned this node away, and says why
+    ├── Unhealthy            the cluster: this node found itself unfit to train
     ├── RunClosed            nobody: the run is over; carries its verdict
     └── ProtocolBug          us: an invariant of the protocol does not hold
 
@@ -41,6 +42,14 @@ class Refused(FtError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"this node was refused: {reason}")
+        self.reason = reason
+
+
+class Unhealthy(FtError):
+    """This node is not fit to train and has withdrawn from the run."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this node is unhealthy and has withdrawn: {reason}")
         self.reason = reason
 
 

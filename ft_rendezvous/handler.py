@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import (
@@ -20,11 +25,15 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from ft_rendezvous import net, torch_seams
 from ft_rendezvous.agent_store import AgentStore, barrier_keys
+from ft_rendezvous.core.joining import Drained
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
-from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable
+from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
+from ft_rendezvous.health import check_health
 from ft_rendezvous.participant import Place
 from ft_rendezvous.session import Session, open_session, reopen_link
 from ft_rendezvous.settings import Settings, log_level, parse_settings
+from ft_rendezvous.worker_watch import FirstFailure
+from ft_rendezvous.workers import Workers
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -61,10 +70,30 @@ class FtRendezvousHandler(RendezvousHandler):
         self._place: Place | None = None
         self._role: str | None = None
         self._local_world_size: int | None = None
+        self.workers: Workers | None = None
+        """What an agent needs beside its workers; there only while one runs with this handler."""
 
     def attach(self, role: str, local_world_size: int) -> None:
         """Learn what the agent starts on this node, so that seats can carry the worker ranks."""
         self._role, self._local_world_size = role, local_world_size
+        self.workers = Workers()
+        self._export(self.workers.environment())
+
+    def detach(self) -> None:
+        """The agent has stopped its workers for the last time."""
+        workers, self.workers = self.workers, None
+        if workers is not None:
+            workers.end()
+
+    def say_goodbye_early(self, error: BaseException | None, failure: FirstFailure | None) -> None:
+        """The agent is about to stop its workers for good, which may take 30 s; the others need not wait for that."""
+        session = self._session
+        if session is None or isinstance(error, RendezvousGracefulExitError) or (error is None and failure is None):
+            return
+        outcome, reason = _outcome_of(error)
+        if failure is not None and error is None:
+            outcome, reason = Outcome.FAILED, "its agent has spent its restarts"
+        session.link.leave(outcome, reason)
 
     def check_end(self) -> None:
         """Raise if the run did not end well although this node's workers did.
@@ -72,13 +101,14 @@ class FtRendezvousHandler(RendezvousHandler):
         The agent swallows whatever its exit barrier raises, so the barrier cannot tell.
         """
         verdict = self.verdict
+        if verdict is not None and self._may_go(verdict):
+            return
         if verdict is None:
             raise RendezvousConnectionError(
                 f"the store of run {self.get_run_id()!r} was lost in the exit barrier: "
                 "this node's workers ended well, the run's verdict is unknown"
             )
-        if verdict.kind is not VerdictKind.SUCCEEDED:
-            raise RendezvousClosedError(str(RunClosed(self.get_run_id(), verdict)))
+        raise RendezvousClosedError(str(RunClosed(self.get_run_id(), verdict)))
 
     # --- torch's interface --------------------------------------------------------------------------
 
@@ -94,16 +124,21 @@ class FtRendezvousHandler(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         try:
+            self._check_health()
             place = self._next_place()
+            if isinstance(place, Drained):
+                raise RendezvousGracefulExitError("this node is drained")
             return self._begin(place)
         except RunClosed as error:
-            if error.verdict.kind is VerdictKind.SUCCEEDED:
+            if self._may_go(error.verdict):
                 raise RendezvousGracefulExitError(str(error)) from error
+            log.error("%s; this node stops", error)
             raise RendezvousClosedError(str(error)) from error
         except StoreUnavailable as error:
-            log.error("%s; this node stops", error)
+            log.error("%s; the run is over for this node, and it stops", error)
             raise RendezvousConnectionError(str(error)) from error
         except FtError as error:
+            log.error("%s; this node stops", error)
             raise RendezvousError(str(error)) from error
 
     def is_closed(self) -> bool:
@@ -136,7 +171,21 @@ class FtRendezvousHandler(RendezvousHandler):
     def verdict(self) -> Verdict | None:
         return self._session.link.verdict if self._session is not None else None
 
-    def _next_place(self) -> Place:
+    def _may_go(self, verdict: Verdict) -> bool:
+        """Whether this node ends well with such a verdict: it may have been asked to go before the run was over."""
+        is_draining = self._session is not None and self._session.link.participant.is_draining
+        return verdict.kind is VerdictKind.SUCCEEDED or (verdict.kind is VerdictKind.CANCELLED and is_draining)
+
+    def _check_health(self) -> None:
+        """Withdraw from the run if this node is not fit to train."""
+        node = self._settings.node
+        reason = check_health(node.health_check, node.health_check_s, node.checks_gpus)
+        if reason is not None:
+            session = self._linked_session()
+            session.link.run(session.link.participant.withdraw(reason))
+            raise Unhealthy(reason)
+
+    def _next_place(self) -> Place | Drained:
         session = self._linked_session()
         self._place = None
         session.bootstrap.release()
@@ -158,6 +207,8 @@ class FtRendezvousHandler(RendezvousHandler):
             self._session = open_session(self._settings, self._node_info())
         elif self._session.link.is_broken:
             self._session = self._reopen(self._session)
+        if self.workers is not None:
+            self.workers.greet(self._session.link)
         return self._session
 
     def _reopen(self, old: Session) -> Session:
@@ -168,6 +219,7 @@ class FtRendezvousHandler(RendezvousHandler):
         session = reopen_link(self._settings, self._node_info(), former.epoch, patience_s=run.lease_s)
         session.host = old.host
         session.link.participant.is_return = True
+        session.link.participant.is_draining = former.is_draining
         # The others need not wait for the lease of the incarnation that lost its connection.
         session.link.run(former.goodbye(Outcome.LEFT, "its connection was lost; it joins again"))
         return session
@@ -189,11 +241,13 @@ class FtRendezvousHandler(RendezvousHandler):
         session = self._session
         assert session is not None
         self._place = place
+        if self.workers is not None:
+            self.workers.take(session.link, place)
         if place.rank == 0 and self.use_agent_store:
             session.bootstrap.serve()
         else:
             session.bootstrap.release()
-        self._export(place)
+        self._export(self._outputs(place))
         log.info("cycle=%d rank=%d world=%d", place.cycle_id, place.rank, place.world_size)
         return RendezvousInfo(
             AgentStore(session.link, place),
@@ -202,17 +256,19 @@ class FtRendezvousHandler(RendezvousHandler):
             RendezvousStoreInfo(place.master_addr, place.master_port),
         )
 
-    def _export(self, place: Place) -> None:
+    def _export(self, outputs: dict[str, str]) -> None:
         """Workers inherit the agent's environment; these names are outputs, never read as inputs."""
+        os.environ.update(outputs)
+
+    def _outputs(self, place: Place) -> dict[str, str]:
         node = self._settings.node
-        outputs = {
+        return {
             "FT_CYCLE_ID": str(place.cycle_id),
             "FT_INCARNATION": place.incarnation,
             "FT_NODE_RANK": str(place.rank),
             "FT_NODE_INFRA_RANK": "" if node.infra_rank is None else str(node.infra_rank),
             "FT_NODE_DOMAIN": node.domain_id or "",
         }
-        os.environ.update(outputs)
 
     def _leave(self, outcome: Outcome, reason: str) -> bool:
         session, self._session = self._session, None
@@ -221,7 +277,7 @@ class FtRendezvousHandler(RendezvousHandler):
         progress = session.link.participant.progress
         has_finished = progress.finished_in > 0 and progress.finished_in == progress.trained_in
         if outcome is Outcome.SUCCEEDED and session.link.verdict is None and not has_finished:
-            outcome = Outcome.LEFT
+            outcome = Outcome.DRAINED if session.link.participant.is_draining else Outcome.LEFT
         session.link.leave(outcome, reason)
         session.bootstrap.release()
         if session.host is not None:
@@ -231,10 +287,36 @@ class FtRendezvousHandler(RendezvousHandler):
     def _stay_as_host(self, session: Session) -> None:
         host = session.host
         assert host is not None
-        if not host.wait(1.0):
-            log.info("this node hosts the store: staying until every other node has gone")
-        host.wait()
+        with _second_signal_only():
+            if not host.wait(1.0):
+                log.info("this node hosts the store: staying until every other node has gone")
+            host.wait()
         host.stop()
+
+
+@contextlib.contextmanager
+def _second_signal_only() -> Iterator[None]:
+    """While others need this node's store, one SIGTERM or SIGINT is not enough to take it from them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+
+    def stay(signum: int, _frame: FrameType | None) -> None:
+        log.warning(
+            "%s: staying, because other nodes need the store on this node; send it again to end the run for all",
+            signal.Signals(signum).name,
+        )
+        for again, handler in former.items():
+            signal.signal(again, handler)
+
+    for signum in former:
+        signal.signal(signum, stay)
+    try:
+        yield
+    finally:
+        for signum, handler in former.items():
+            signal.signal(signum, handler)
 
 
 def _outcome_of(error: BaseException | None) -> tuple[Outcome, str]:

@@ -9,8 +9,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import FtError, StoreUnavailable
 from ft_rendezvous.journal import Journal
@@ -18,6 +20,7 @@ from ft_rendezvous.ports import Delete, Get, perform_move
 from ft_rendezvous.settings import RunSettings
 from ft_rendezvous.store_socket import StoreSocket
 from ft_rendezvous.tcp_store import ServedStore
+from ft_rendezvous.verdict_file import FirstFailureReport, VerdictReport, write_verdict
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -25,12 +28,20 @@ log = logging.getLogger("ft_rendezvous")
 class Host:
     """Serves one run until it is closed and everybody has gone."""
 
-    def __init__(self, served: ServedStore, settings: RunSettings, epoch: str, journal: Journal) -> None:
+    def __init__(
+        self,
+        served: ServedStore,
+        settings: RunSettings,
+        epoch: str,
+        journal: Journal,
+        verdict_path: Path | None = None,
+    ) -> None:
         self._served = served
         self._settings = settings
         self._rung = threading.Event()
         self._done = threading.Event()
-        self.coordinator = Coordinator(settings, epoch, time.monotonic, journal)
+        self._verdict_path = verdict_path
+        self.coordinator = Coordinator(settings, epoch, time.monotonic, journal, self._write_verdict)
         perform_move(served, self.coordinator.start())
         self._bell = StoreSocket("localhost", served.port)
         self._threads = [self._start(self._listen_for_bell, "ft-bell"), self._start(self._coordinate, "ft-coordinator")]
@@ -68,6 +79,27 @@ class Host:
             self._close_after(error)
         finally:
             self._done.set()
+
+    def _write_verdict(self, verdict: Verdict, cycle_id: int, first: FailureNote | None) -> None:
+        """For the batch script to read. A disk that is full must not keep the run from ending."""
+        if self._verdict_path is None:
+            return
+        failure = None
+        if first is not None:
+            failure = FirstFailureReport(
+                node=first.node, rank=first.rank, exit_code=first.exit_code, cycle=first.cycle_id, reason=first.reason
+            )
+        report = VerdictReport(
+            run_id=self._settings.run_id,
+            verdict=verdict.kind,
+            reason=verdict.reason,
+            cycle=cycle_id,
+            first_failure=failure,
+        )
+        try:
+            write_verdict(self._verdict_path, report)
+        except OSError as error:
+            log.error("the verdict could not be written to %s: %s", self._verdict_path, error)
 
     def _close_after(self, error: Exception) -> None:
         """Close the run as failed and give the nodes time to hear it; failing that, cut them off."""

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ft_rendezvous.core.model import AnyWhy, Placement, Verdict
+from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.model import NAMED, AnyWhy, Placement, Verdict
 from ft_rendezvous.core.sealing import WaitReason
 from ft_rendezvous.wire import BadRecord
 
@@ -61,6 +62,29 @@ class NodeWent:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeUnhealthy:
+    cycle_id: int
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesCalled:
+    """Nodes are asked to give up their places."""
+
+    cycle_id: int
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersEnded:
+    """A node says that its workers failed."""
+
+    failure: FailureNote
+
+
+@dataclass(frozen=True, slots=True)
 class RecordRefused:
     cycle_id: int
     record: BadRecord
@@ -71,7 +95,19 @@ class RunEnded:
     verdict: Verdict
 
 
-Entry = CycleOpened | CycleWaits | CycleSealed | NodeJoined | NodeFenced | NodeWent | RecordRefused | RunEnded
+Entry = (
+    CycleOpened
+    | CycleWaits
+    | CycleSealed
+    | NodeJoined
+    | NodeFenced
+    | NodeWent
+    | NodeUnhealthy
+    | NodesCalled
+    | WorkersEnded
+    | RecordRefused
+    | RunEnded
+)
 Journal = Callable[[Entry], None]
 
 
@@ -97,6 +133,15 @@ def log_entry(entry: Entry) -> None:
             log.warning("fenced cycle=%d node=%s: %s", entry.cycle_id, entry.node, entry.reason)
         case NodeWent():
             log.debug("gone cycle=%d node=%s outcome=%s", entry.cycle_id, entry.node, entry.outcome)
+        case NodeUnhealthy():
+            log.warning("unhealthy cycle=%d node=%s: %s", entry.cycle_id, entry.node, entry.reason)
+        case NodesCalled():
+            named = ", ".join(entry.nodes[:NAMED])
+            log.info("draining cycle=%d nodes=%d: %s: %s", entry.cycle_id, len(entry.nodes), named, entry.reason)
+        case WorkersEnded():
+            failure = entry.failure
+            after = "" if failure.after_s is None else f" after_s={failure.after_s:.3f}"
+            log.info("failed cycle=%d rank=%d%s: %s", failure.cycle_id, failure.rank, after, failure)
         case RecordRefused():
             log.warning(
                 "refused a record in cycle=%d: %s: %s",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -77,6 +78,7 @@ class Link:
         self._endpoint = endpoint
         self._changed = threading.Condition()
         self._errand: _Errand | None = None
+        self._posts: deque[_Errand] = deque()
         self._broken: Exception | None = None
         self._calling_since: float | None = None
         self._is_stopped = False
@@ -126,6 +128,12 @@ class Link:
             raise errand.error
         result: T = errand.result
         return result
+
+    def post(self, move: Move[None]) -> None:
+        """Let the voice carry a move before anything else, without waiting for it. What goes wrong is logged."""
+        with self._changed:
+            self._posts.append(_Errand(move))
+            self._stir()
 
     def _await(self, errand: _Errand, patience_s: float) -> None:
         judged_from = time.monotonic()
@@ -194,6 +202,8 @@ class Link:
         return self._is_stopped or self._broken is not None
 
     def _runnable(self) -> _Errand | None:
+        if self._posts:
+            return self._posts[0]
         return self._errand if self._is_stirred and self._errand is not None and not self._errand.is_done else None
 
     def _carry(self, errand: _Errand) -> None:
@@ -217,9 +227,16 @@ class Link:
                         self._tell_wait(self.participant.describe_wait())
                         return
                 if errand.is_done:
+                    self._end_post(errand)
                     self._changed.notify_all()
                     return
             reply = self._call(op)
+
+    def _end_post(self, errand: _Errand) -> None:
+        if self._posts and self._posts[0] is errand:
+            self._posts.popleft()
+            if errand.error is not None:
+                log.warning("could not tell the coordinator: %s", errand.error)
 
     def _tell_wait(self, wait: str) -> None:
         if wait != self._told:

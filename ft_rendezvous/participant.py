@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ft_rendezvous import board, wire
-from ft_rendezvous.coordinator import REFUSED
 from ft_rendezvous.core.joining import (
     Arrive,
+    Drained,
+    GiveUpPlace,
     Leave,
     Park,
     Progress,
     ReportFailure,
     TakeSeat,
+    WorkerExit,
     decide_step,
     is_superseded,
     watch_from,
@@ -27,14 +29,19 @@ from ft_rendezvous.core.joining import (
 from ft_rendezvous.core.liveness import Pulse
 from ft_rendezvous.core.model import (
     Arrival,
+    Called,
+    Checkpoint,
     Failure,
     Finish,
     Goodbye,
     NodeInfo,
     Opened,
     Outcome,
+    Request,
+    RequestKind,
     Verdict,
     View,
+    Withdrawal,
     WorkerRanks,
     fold,
 )
@@ -80,6 +87,8 @@ class Participant:
     """Address of a listening socket that this node holds for the given cycle."""
     on_enlisted: Callable[[], None]
     """Called when a new incarnation knows the view: time to watch for its next event."""
+    on_drain: Callable[[], None] = lambda: None
+    """Called when this node is asked to give up its place."""
     greeted: View | None = None
     """The run as it stood when this node found it: spares the first incarnation a read."""
 
@@ -89,6 +98,12 @@ class Participant:
     pulse: Pulse = field(init=False)
     progress: Progress = field(init=False, default_factory=Progress)
     seq: int = field(init=False, default=0)
+    is_draining: bool = field(init=False, default=False)
+    """This process is to give up its place, under whatever incarnation."""
+    worker_exit: WorkerExit | None = field(init=False, default=None)
+    """The first failure of the workers in the last place taken, if somebody watched."""
+    told_checkpoint: int = field(init=False, default=0)
+    """The last call that was answered with a checkpoint."""
     is_return: bool = field(init=False, default=False)
     """Whether this process had an earlier incarnation in the run."""
     has_left: bool = field(init=False, default=False)
@@ -115,6 +130,8 @@ class Participant:
         if self.view is None:
             return "joining the run"
         cycle_id, mine = self.view.cycle_id, self.progress
+        if self.is_draining:
+            return f"draining in cycle={cycle_id}: waiting for somebody to take over"
         if mine.finished_in:
             return f"finished in cycle={mine.finished_in}: waiting for the other nodes"
         if self.view.sealed is None:
@@ -129,23 +146,27 @@ class Participant:
 
     # --- flows --------------------------------------------------------------------------------------
 
-    def next_place(self) -> Flow[Place | Verdict]:
-        """Take part until this node has a rank in a cycle that still stands, or the run is closed."""
+    def next_place(self) -> Flow[Place | Verdict | Drained]:
+        """Take part until this node has a rank in a cycle that still stands, may go, or the run is closed."""
         while True:
             if not self.is_trusted():
+                if self.is_draining:
+                    return Drained()
                 yield from self._renew()
             assert self.view is not None
-            decision = decide_step(self.view, self.progress, self.incarnation)
+            decision = decide_step(self.view, self.progress, self.incarnation, self.is_draining)
             match decision:
                 case Leave():
                     return decision.verdict
+                case GiveUpPlace():
+                    return Drained()
                 case Arrive():
                     yield from self._arrive(self.view.opened)
                 case ReportFailure():
-                    self.progress.reported_in = decision.cycle_id
-                    yield from self._report_failure(self.view.opened)
+                    yield from self.report_failure(decision.cycle_id)
                 case TakeSeat():
                     self.progress.trained_in = decision.sealed.cycle_id
+                    self.worker_exit = None
                     return self._place_of(decision)
                 case Park():
                     yield CHANGED
@@ -171,8 +192,8 @@ class Participant:
             yield from self.beat()
         if self.pulse.is_fenced:
             reason = yield from board.read_fence(self.keys, self.incarnation)
-            if reason is not None and reason.startswith(REFUSED):
-                raise Refused(reason.removeprefix(REFUSED))
+            if reason is not None and reason.startswith(board.REFUSED):
+                raise Refused(reason.removeprefix(board.REFUSED))
         elif self.has_lapsed:
             yield from self.goodbye(Outcome.LEFT, "it lost touch and begins again")
         elif self.incarnation:
@@ -233,11 +254,76 @@ class Participant:
             workers=seat.workers,
         )
 
-    def _report_failure(self, opened: Opened) -> Move[None]:
+    # --- what this node says while it trains --------------------------------------------------------
+
+    def report_failure(self, cycle_id: int) -> Move[None]:
+        """Say that the workers of a cycle failed, once; the sooner it is said, the sooner the others stop."""
+        if self.view is None or self.has_left or self.progress.reported_in >= cycle_id:
+            return
+        if self.progress.trained_in != cycle_id:
+            return
+        self.progress.reported_in = cycle_id
+        end = self.worker_exit or WorkerExit("workers failed")
         failure = Failure(
-            epoch=self.epoch, cycle_id=opened.cycle_id, incarnation=self.incarnation, reason="workers failed"
+            epoch=self.epoch,
+            cycle_id=cycle_id,
+            incarnation=self.incarnation,
+            reason=end.reason[:200],
+            rank=end.rank,
+            exit_code=end.exit_code,
+            after_s=end.after_s,
         )
-        yield from board.write_record(self.keys, opened, failure)
+        yield from board.write_record(self.keys, self.view.opened, failure)
+
+    def ask(self, kind: RequestKind, reason: str) -> Move[None]:
+        """Ask the coordinator for a restart, or to be drained."""
+        if self.view is None or self.has_left or self.view.closed is not None:
+            return
+        request = Request(
+            epoch=self.epoch,
+            cycle_id=self.view.cycle_id,
+            incarnation=self.incarnation,
+            kind=kind,
+            reason=reason[:200],
+        )
+        yield from board.write_record(self.keys, self.view.opened, request)
+
+    def ask_drain(self, reason: str) -> Move[None]:
+        """Give up this node's place: at once if it has none, else when the coordinator says so."""
+        if self.view is not None and self.progress.trained_in > 0:
+            yield from self.ask(RequestKind.DRAIN, reason)
+        elif not self.is_draining:
+            self.is_draining = True
+            self.on_drain()
+
+    def tell_checkpoint(self, cycle_id: int) -> Move[None]:
+        """Say that a checkpoint was written, if somebody waits for one. Nobody else is interested."""
+        called = self.view.called if self.view is not None else None
+        if called is None or called.cycle_id != cycle_id or self.told_checkpoint >= called.no or self.has_left:
+            return
+        assert self.view is not None
+        self.told_checkpoint = called.no
+        checkpoint = Checkpoint(epoch=self.epoch, cycle_id=cycle_id, incarnation=self.incarnation)
+        yield from board.write_record(self.keys, self.view.opened, checkpoint)
+
+    def withdraw(self, reason: str) -> Move[None]:
+        """Say that this node is not fit to train, whether or not it ever joined. Nothing is said after this."""
+        if self.view is not None:
+            opened = self.view.opened
+        elif self.greeted is not None:
+            opened = self.greeted.opened
+        else:
+            opened = (yield from board.read_head()).view.opened
+        self.incarnation = self.incarnation or self.new_incarnation()
+        self.has_left = True
+        withdrawal = Withdrawal(
+            epoch=self.epoch,
+            cycle_id=opened.cycle_id,
+            incarnation=self.incarnation,
+            node=self.node,
+            reason=reason[:200],
+        )
+        yield from board.write_record(self.keys, opened, withdrawal)
 
     # --- what the threads beside the main flow do ---------------------------------------------------
 
@@ -266,12 +352,15 @@ class Participant:
                 return
             channel = wire.spread(incarnation, self.view.opened.channels)
             event = yield from board.read_event(self.keys, self.view.no + 1, channel)
-            if incarnation != self.incarnation or self.view is None:
+            if incarnation != self.incarnation or self.view is None or self.view.closed is not None:
                 return
             if event is None:
                 self.has_lapsed = True
                 return
             self.view = fold(self.view, event)
+            if isinstance(event, Called) and incarnation in event.draining and not self.is_draining:
+                self.is_draining = True
+                self.on_drain()
 
     # --- the end of our part ------------------------------------------------------------------------
 

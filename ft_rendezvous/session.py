@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from ft_rendezvous import net, wire
 from ft_rendezvous.bootstrap import Bootstrap
@@ -72,7 +73,7 @@ def reopen_link(settings: Settings, node: NodeInfo, epoch: str, patience_s: floa
     return _link_up(settings, node, reached)
 
 
-def serve(settings: RunSettings, port: int, journal: Journal = log_entry) -> Host:
+def serve(settings: RunSettings, port: int, journal: Journal = log_entry, verdict_path: Path | None = None) -> Host:
     """Host a run's store and coordinator in this process. Raises OSError if the port is taken."""
     wanted = CONNECTIONS_PER_NODE * settings.max_nodes + 256
     allowed = raise_file_limit(wanted)
@@ -84,7 +85,7 @@ def serve(settings: RunSettings, port: int, journal: Journal = log_entry) -> Hos
             wanted,
         )
     served = ServedStore(listen(port))
-    return Host(served, settings, new_id(), journal)
+    return Host(served, settings, new_id(), journal, verdict_path)
 
 
 def _try_to_host(settings: Settings, journal: Journal) -> Host | None:
@@ -92,7 +93,8 @@ def _try_to_host(settings: Settings, journal: Journal) -> Host | None:
     if not _should_host(settings):
         return None
     try:
-        host = serve(settings.run, settings.node.endpoint_port, journal)
+        path = settings.node.verdict_file
+        host = serve(settings.run, settings.node.endpoint_port, journal, Path(path) if path else None)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise ConfigError(f"cannot host the store at {settings.node.endpoint}: {error}") from error

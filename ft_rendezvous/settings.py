@@ -13,12 +13,14 @@ import hashlib
 import ipaddress
 import math
 import os
+import signal
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ft_rendezvous.core.blame import BlameRules
 from ft_rendezvous.core.sealing import SealRules
 from ft_rendezvous.errors import ConfigError
 
@@ -52,7 +54,21 @@ class RunSettings:
     )
     settle_s: float = _setting("settle_s", 0.0, "How long to let more nodes come once there are enough.")
     store_grace_s: float = _setting(
-        "store_grace", 3.0, "How long the store host stays for silent nodes after the run is closed."
+        "store_grace", 3.0, "How long the store host stays for nodes that lost their lease in the exit barrier."
+    )
+    max_cycles: int = _setting(
+        "max_cycles", 0, "The run's restart budget: so many cycles may end because workers failed; 0 is no limit."
+    )
+    max_node_failures: int = _setting(
+        "max_node_failures", 3, "A node whose workers were the first to fail so often is quarantined; 0: never."
+    )
+    quarantine_s: float = _setting("quarantine_s", 3600.0, "How long a quarantined node may not come back.")
+    crash_loop: int = _setting(
+        "crash_loop", 5, "So many cycles in a row that fail at their start on one error end the run; 0: never."
+    )
+    crash_loop_s: float = _setting("crash_loop_s", 30.0, "What counts as the start of a cycle.")
+    drain_grace_s: float = _setting(
+        "drain_grace_s", 60.0, "How long a draining node trains on, unless a worker says at_checkpoint() before."
     )
 
     def __post_init__(self) -> None:
@@ -72,10 +88,21 @@ class RunSettings:
     def seal_rules(self) -> SealRules:
         return SealRules(
             world_size=self.min_nodes,
+            max_nodes=self.max_nodes,
             settle_s=self.settle_s,
             last_call_s=self.last_call_s,
             join_s=self.join_s,
             lease_s=self.lease_s,
+        )
+
+    @property
+    def blame_rules(self) -> BlameRules:
+        return BlameRules(
+            max_cycles=self.max_cycles,
+            max_node_failures=self.max_node_failures,
+            quarantine_s=self.quarantine_s,
+            crash_loop=self.crash_loop,
+            crash_loop_s=self.crash_loop_s,
         )
 
     def as_dict(self) -> dict[str, str]:
@@ -105,6 +132,16 @@ class NodeSettings:
     is_host: bool | None = _setting(
         "is_host", None, "Whether this node hosts the store; else whether the endpoint names this machine."
     )
+    health_check: str | None = _setting(
+        "health_check", None, "A command that must succeed before this node joins, and before it comes back."
+    )
+    health_check_s: float = _setting("health_check_timeout", 60.0, "How long it may take.")
+    checks_gpus: bool = _setting(
+        "gpu_check", True, "Whether to run nvidia-resiliency-ext's GPU and NIC checks, where it and a GPU are there."
+    )
+    verdict_file: str | None = _setting(
+        "verdict_file", None, "Where the store host writes how the run ended, as JSON, before anybody hears of it."
+    )
     shares_store: bool = True
     """Whether workers use the cycle's bootstrap store (torch's TORCH_DISABLE_SHARE_RDZV_TCP_STORE)."""
 
@@ -122,6 +159,13 @@ class Settings:
 def log_level(env: Mapping[str, str] | None = None) -> str:
     """How much to log where nobody has configured logging."""
     return (os.environ if env is None else env).get("FT_LOGLEVEL", "INFO").upper()
+
+
+def caught_signals(env: Mapping[str, str] | None = None) -> list[signal.Signals]:
+    """The signals on which torch's agent stops its workers and goes."""
+    env = os.environ if env is None else env
+    names = env.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(",")
+    return [signal.Signals[name.strip()] for name in names if name.strip() in signal.Signals.__members__]
 
 
 def format_endpoint(host: str, port: int) -> str:

@@ -3,23 +3,31 @@
 What no public interface gives:
 
 - the agent's role and worker count, which let a seat carry the worker ranks;
+- the workers' pids, and the moment before the agent stops them: who failed first, and a goodbye before it spends
+  up to 30 s on stopping;
 - a result for a node that left gracefully. Stock torch swallows `RendezvousGracefulExitError`, returns None
   and then fails on it (pytorch #194710). Once torch returns a result there, this part does nothing;
 - the run's verdict after the exit barrier, which swallows every error: a node whose workers ended well in a run
   that failed must not exit 0;
-- a word before the agent goes because of a signal.
+- torch's own reaction to signals, also for an agent that has not started any workers yet.
 """
 
 from __future__ import annotations
 
 import functools
+import signal
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerState
+from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerGroup, WorkerState
 from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.settings import caught_signals
+from ft_rendezvous.workers import Started
 
 if TYPE_CHECKING:
     from ft_rendezvous.handler import FtRendezvousHandler
@@ -43,12 +51,16 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
             untouched: RunResult = original(agent, *args, **kwargs)
             return untouched
         handler.attach(spec.role, spec.local_world_size)
+        _tell_of_workers(agent, handler)
+        _catch_signals()
         try:
             result: RunResult | None = original(agent, *args, **kwargs)
         except SignalException:
-            # Torch does not call shutdown() after a signal; the others should not have to wait for our lease.
+            # Torch does not call shutdown() after a signal; whoever hosts the store stays until it is not needed.
             handler.shutdown()
             raise
+        finally:
+            handler.detach()
         if result is None:
             return RunResult(state=WorkerState.SUCCEEDED)
         if result.state is WorkerState.SUCCEEDED:
@@ -59,3 +71,41 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
 
     setattr(run, _MARK, original)
     SimpleElasticAgent.run = run  # type: ignore[method-assign]
+
+
+def _tell_of_workers(agent: SimpleElasticAgent, handler: FtRendezvousHandler) -> None:
+    """Let the handler know when workers start and before they are stopped, and whether they will be restarted."""
+    start, shut_down, restart = agent._start_workers, agent._shutdown, agent._restart_workers
+    is_restarting = False
+
+    def _start_workers(group: WorkerGroup) -> dict[int, Any]:
+        pids = start(group)
+        ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
+        context = getattr(agent, "_pcontext", None)
+        if handler.workers is not None:
+            handler.workers.started(Started(pids, ranks, getattr(context, "error_files", {})))
+        return pids
+
+    def _shutdown(*args: Any, **kwargs: Any) -> None:
+        failure = handler.workers.stop_watch() if handler.workers is not None else None
+        if not is_restarting:
+            handler.say_goodbye_early(sys.exc_info()[1], failure)
+        shut_down(*args, **kwargs)
+
+    def _restart_workers(group: WorkerGroup) -> None:
+        nonlocal is_restarting
+        is_restarting = True
+        try:
+            restart(group)
+        finally:
+            is_restarting = False
+
+    for method in (_start_workers, _shutdown, _restart_workers):
+        setattr(agent, method.__name__, method)
+
+
+def _catch_signals() -> None:
+    """Torch catches signals once it has started workers; an agent that waits for its place must say goodbye too."""
+    if threading.current_thread() is threading.main_thread():
+        for signum in caught_signals():
+            signal.signal(signum, multiprocessing_api._terminate_process_handler)

@@ -128,6 +128,54 @@ def serve(
     leave_at_once(code)
 
 
+Endpoint = Annotated[str, typer.Argument(metavar="HOST:PORT", help="The run's --rdzv-endpoint.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is logged, and told to the nodes.")]
+
+
+@app.command()
+def drain(
+    endpoint: Endpoint,
+    node: Annotated[str, typer.Option(metavar="NODE", help="An infra rank, an address, or address:pid.")],
+    reason: Reason = "an operator asked for it",
+) -> None:
+    """Ask a node to give up its place, and to go once a spare has it.
+
+    Its workers get SIGUSR1, if they catch it. The next cycle opens when a worker calls `at_checkpoint()`, or after
+    `drain_grace_s`. The drained node exits 0. Where too few nodes would remain, nothing is opened, and the run ends as
+    cancelled when its workers do.
+
+    Exit code: 0 the node was asked, 1 there is no such node, 2 there is no such run.
+    """
+    _operate("drain", endpoint, node, reason)
+
+
+@app.command()
+def restart(endpoint: Endpoint, reason: Reason = "") -> None:
+    """Restart all workers into a new cycle, without blaming or losing a node.
+
+    Exit code: 0 the next cycle is open, 1 nothing was trained that could be restarted, 2 there is no such run.
+    """
+    _operate("restart", endpoint, "", reason)
+
+
+@app.command()
+def close(endpoint: Endpoint, reason: Reason = "") -> None:
+    """End the run for good: every node stops its workers and leaves. The verdict is `cancelled`.
+
+    Exit code: 0 the run is closed, 2 there is no such run, or it is closed already.
+    """
+    _operate("close", endpoint, "", reason)
+
+
+def _operate(kind: str, endpoint: str, target: str, reason: str) -> None:
+    from ft_rendezvous.cli.operate import operate  # noqa: PLC0415
+    from ft_rendezvous.core.model import RequestKind  # noqa: PLC0415
+
+    with _telling_errors("nothing more is asked of the run"):
+        code = operate(endpoint, RequestKind(kind), target, reason)
+    raise typer.Exit(code)
+
+
 @app.command()
 def settings() -> None:
     """List what --rdzv-conf can say: keys, defaults, meaning.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import sys
+from pathlib import Path
 
 from ft_rendezvous.cli.exits import CANCELLED, FAILED
 from ft_rendezvous.core.model import Verdict, VerdictKind
@@ -55,7 +56,8 @@ def run_serve(settings: Settings, log_level: str) -> int:
     if route is None or not route[1]:
         log.warning("the endpoint %s does not name this machine: nodes will look for the store there", endpoint)
     try:
-        host = serve(settings.run, settings.node.endpoint_port)
+        path = settings.node.verdict_file
+        host = serve(settings.run, settings.node.endpoint_port, verdict_path=Path(path) if path else None)
     except OSError as error:
         raise _cannot_listen(settings.node.endpoint_port, error) from error
     try:

@@ -7,6 +7,21 @@ from dataclasses import dataclass
 from ft_rendezvous.core.model import Sealed, Seat, Verdict, View
 
 
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A node was asked to go, and may: somebody else has its place, or it had none."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExit:
+    """How the first worker to fail on this node ended."""
+
+    reason: str
+    rank: int | None = None
+    exit_code: int | None = None
+    after_s: float | None = None
+
+
 @dataclass(slots=True)
 class Progress:
     """The newest cycle in which this incarnation did each thing."""
@@ -47,18 +62,28 @@ class Leave:
     verdict: Verdict
 
 
-NodeDecision = Arrive | TakeSeat | ReportFailure | Park | Leave
+@dataclass(frozen=True, slots=True)
+class GiveUpPlace:
+    """We were asked to go, and nobody needs us any more."""
 
 
-def decide_step(view: View, mine: Progress, incarnation: str) -> NodeDecision:
-    """The one thing to do now for a node that wants a place."""
+NodeDecision = Arrive | TakeSeat | ReportFailure | Park | Leave | GiveUpPlace
+
+
+def decide_step(view: View, mine: Progress, incarnation: str, is_draining: bool) -> NodeDecision:
+    """The one thing to do now for a node that is not training."""
     if view.closed is not None:
         return Leave(view.closed.verdict)
     cycle_id = view.cycle_id
+    must_report = mine.trained_in == cycle_id and mine.reported_in < cycle_id
+    if is_draining and not must_report:
+        # Whoever held a place stays until somebody else has it.
+        is_replaced = view.sealed is not None and view.sealed.cycle_id > mine.trained_in
+        return GiveUpPlace() if mine.trained_in == 0 or is_replaced else Park()
     if mine.arrived_in < cycle_id:
         return Arrive(cycle_id)
     if mine.trained_in == cycle_id:
-        return Park() if mine.reported_in == cycle_id else ReportFailure(cycle_id)
+        return ReportFailure(cycle_id) if must_report else Park()
     seat = view.sealed.seats.get(incarnation) if view.sealed is not None else None
     if view.sealed is not None and seat is not None and seat.rank is not None:
         return TakeSeat(view.sealed, seat)

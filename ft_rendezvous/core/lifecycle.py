@@ -52,6 +52,7 @@ class Role(StrEnum):
 class NodeStep(StrEnum):
     ARRIVE = "arrive"
     WITHDRAW = "withdraw"
+    """It takes its arrival back."""
     PLACE = "place"
     PASS_OVER = "pass over"
     """The cycle was sealed and this node got no rank."""

@@ -23,7 +23,9 @@ class Outcome(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     LEFT = "left"
-    """It went for reasons of its own: a signal, an exception, an operator."""
+    """It went for reasons of its own: a signal, an exception."""
+    DRAINED = "drained"
+    """It was asked to give up its place, and did."""
 
 
 class VerdictKind(StrEnum):
@@ -78,8 +80,9 @@ class Arrival(Record, frozen=True, kw_only=True, tag="arrive"):
 
 
 class Withdrawal(Record, frozen=True, kw_only=True, tag="withdraw"):
-    """A node that arrived takes its arrival back and stays away."""
+    """A node is not fit to train and stays away; it may never have arrived."""
 
+    node: NodeInfo
     reason: str
 
 
@@ -87,6 +90,11 @@ class Failure(Record, frozen=True, kw_only=True, tag="fail"):
     """An active node cannot go on in this cycle and asks for the next."""
 
     reason: str
+    rank: int | None = None
+    """The global rank of the worker that was the first to end on this node."""
+    exit_code: int | None = None
+    after_s: float | None = None
+    """When it ended, in seconds since this node heard of the seal, on its own clock."""
 
 
 class Finish(Record, frozen=True, kw_only=True, tag="finish"):
@@ -100,7 +108,26 @@ class Goodbye(Record, frozen=True, kw_only=True, tag="goodbye"):
     reason: str = ""
 
 
-AnyRecord = Arrival | Withdrawal | Failure | Finish | Goodbye
+class RequestKind(StrEnum):
+    RESTART = "restart"
+    DRAIN = "drain"
+    CLOSE = "close"
+
+
+class Request(Record, frozen=True, kw_only=True, tag="request"):
+    """Somebody asks for a decision: a worker through its agent, an agent for itself, or an operator."""
+
+    kind: RequestKind
+    target: str = ""
+    """Whom an operator wants drained: an infra rank, an address or `address:pid`; else the author itself."""
+    reason: str = ""
+
+
+class Checkpoint(Record, frozen=True, kw_only=True, tag="checkpoint"):
+    """The workers have just written a checkpoint, and a cycle is called for: now is a good time."""
+
+
+AnyRecord = Arrival | Withdrawal | Failure | Finish | Goodbye | Request | Checkpoint
 
 
 # --- why a cycle was opened -------------------------------------------------------------------------
@@ -148,7 +175,26 @@ class NodeLeft(Why, frozen=True, tag="node_left"):
         return f"{self.node} (rank {self.rank}) went, {self.outcome}{tail}"
 
 
-AnyWhy = FirstCycle | WorkersFailed | NodesLost | NodeLeft
+class RestartRequested(Why, frozen=True, tag="restart_requested"):
+    by: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.by} asked for a restart: {self.reason or 'no reason given'}"
+
+
+class NodesDrain(Why, frozen=True, tag="nodes_drain"):
+    """Names the first few only."""
+
+    nodes: tuple[str, ...]
+    count: int
+
+    def __str__(self) -> str:
+        rest = self.count - len(self.nodes)
+        return f"draining {', '.join(self.nodes)}" + (f" and {rest} more" if rest else "")
+
+
+AnyWhy = FirstCycle | WorkersFailed | NodesLost | NodeLeft | RestartRequested | NodesDrain
 
 
 # --- what the coordinator publishes -----------------------------------------------------------------
@@ -198,7 +244,17 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):
     verdict: Verdict
 
 
-AnyEvent = Opened | Sealed | Closed
+class Called(msgspec.Struct, frozen=True, kw_only=True, tag="called"):
+    """Nodes are asked to give up their places; the next cycle opens at a checkpoint, or when the grace is over."""
+
+    no: int
+    cycle_id: int
+    draining: tuple[str, ...]
+    """The incarnations that are asked."""
+    reason: str
+
+
+AnyEvent = Opened | Sealed | Called | Closed
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,6 +263,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     no: int
     opened: Opened
     sealed: Sealed | None = None
+    called: Called | None = None
     closed: Closed | None = None
 
     @property
@@ -232,6 +289,8 @@ def fold(view: View, event: AnyEvent) -> View:
             return View(no=event.no, opened=event)
         case Sealed():
             return msgspec.structs.replace(view, no=event.no, sealed=event)
+        case Called():
+            return msgspec.structs.replace(view, no=event.no, called=event)
         case Closed():
             return msgspec.structs.replace(view, no=event.no, closed=event)
 
@@ -249,6 +308,11 @@ class Placement:
 
 NAMED = 8
 """How many nodes a reason names."""
+
+
+def node_key(node: NodeInfo) -> str:
+    """Who a node is, across its incarnations: its infra rank, else its process."""
+    return f"infra rank {node.infra_rank}" if node.infra_rank is not None else f"{node.addr} pid {node.pid}"
 
 
 def node_name(node: NodeInfo) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ft_rendezvous.core.model import NAMED, AnyWhy, NodesLost, Verdict, VerdictKind
+from ft_rendezvous.core.model import NAMED, AnyWhy, NodesDrain, NodesLost, Verdict, VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +26,42 @@ class Close:
 MoveDecision = Stay | OpenNext | Close
 
 
-def decide_move(unfinished_count: int, troubles: Sequence[AnyWhy]) -> MoveDecision:
-    """Close when every active has finished; open the next cycle when one of them cannot go on.
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Active nodes have been asked to give up their places."""
 
-    The first trouble read names the cause; losses read together are told together.
+    nodes: tuple[str, ...]
+    due_at: float
+    """When the next cycle opens even if no checkpoint is written."""
+    is_at_checkpoint: bool
+    is_covered: bool
+    """Whether enough other nodes are alive to form the next world."""
+
+
+def decide_move(unfinished_count: int, troubles: Sequence[AnyWhy], drain: Drain | None, now: float) -> MoveDecision:
+    """Close when every active has finished; open the next cycle when one of them cannot go on, or must go.
+
+    The first trouble read names the cause; losses read together are told together. A drain that leaves too few
+    nodes opens nothing: the workers may finish, or are ended from outside, and the run is to be continued later.
     """
     if unfinished_count == 0:
+        if drain is not None and not drain.is_covered:
+            return Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain"))
         return Close(Verdict(VerdictKind.SUCCEEDED))
-    if not troubles:
-        return Stay()
+    if troubles:
+        return OpenNext(_cause(troubles))
+    if drain is not None and drain.is_covered and (drain.is_at_checkpoint or now >= drain.due_at):
+        return OpenNext(NodesDrain(drain.nodes[:NAMED], len(drain.nodes)))
+    return Stay()
+
+
+def _cause(troubles: Sequence[AnyWhy]) -> AnyWhy:
     first = troubles[0]
-    if isinstance(first, NodesLost):
-        lost = [trouble for trouble in troubles if isinstance(trouble, NodesLost)]
-        first = NodesLost(
-            nodes=tuple(name for trouble in lost[:NAMED] for name in trouble.nodes),
-            ranks=tuple(rank for trouble in lost[:NAMED] for rank in trouble.ranks),
-            count=len(lost),
-        )
-    return OpenNext(first)
+    if not isinstance(first, NodesLost):
+        return first
+    lost = [trouble for trouble in troubles if isinstance(trouble, NodesLost)]
+    return NodesLost(
+        nodes=tuple(name for trouble in lost[:NAMED] for name in trouble.nodes),
+        ranks=tuple(rank for trouble in lost[:NAMED] for rank in trouble.ranks),
+        count=len(lost),
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.lifecycle import NodeStep, Role, next_role
 from ft_rendezvous.core.model import (
     AnyRecord,
@@ -21,8 +22,12 @@ from ft_rendezvous.core.model import (
     NodesLost,
     Outcome,
     Placement,
+    Request,
+    RequestKind,
+    RestartRequested,
     Withdrawal,
     WorkersFailed,
+    node_key,
     node_name,
 )
 
@@ -70,6 +75,14 @@ class Roster:
     """Nodes that left since the last seal because their own agent gave up."""
     left_count: int = 0
     """Nodes that left since the last seal for reasons of their own."""
+    lost_count: int = 0
+    """Nodes of the last world that died or left since its seal, for whatever reason but failed workers."""
+    draining: set[str] = field(default_factory=set)
+    """Live nodes that are asked to give up their places; they are never placed again."""
+    drained_count: int = 0
+    """Nodes of the last world that were asked to give up their places and are gone, with nobody in them."""
+    unhealthy: dict[str, str] = field(default_factory=dict)
+    """Nodes that found themselves unfit, and why."""
     troubles: list[AnyWhy] = field(default_factory=list)
     """What happened to the sealed world, in the order it was read: each a reason to open the next cycle."""
     by_infra_rank: dict[int, str] = field(default_factory=dict)
@@ -87,6 +100,8 @@ class Roster:
         A record of an older cycle still introduces a newcomer, and still counts as its author's finish or
         goodbye; it never counts as an arrival.
         """
+        if isinstance(record, Withdrawal):
+            self._withdraw(record)
         if record.incarnation in self.fenced:
             return []
         if isinstance(record, Arrival):
@@ -95,14 +110,14 @@ class Roster:
         if member is None:
             return []
         match record:
-            case Withdrawal():
-                if member.role is Role.ARRIVED and record.cycle_id == cycle_id:
-                    member.role = next_role(member.role, NodeStep.WITHDRAW)
-                    del self.arrived[record.incarnation]
             case Failure():
                 if member.role is Role.ACTIVE and record.cycle_id == cycle_id:
                     rank = self._ranks[record.incarnation]
                     self.troubles.append(WorkersFailed(member.name, rank, record.reason))
+            case Request(kind=RequestKind.RESTART):
+                if member.role is Role.ACTIVE and record.cycle_id == cycle_id:
+                    by = f"{member.name} (rank {self._ranks[record.incarnation]})"
+                    self.troubles.append(RestartRequested(by, record.reason))
             case Finish():
                 self._finish(record.incarnation, member)
             case Goodbye():
@@ -121,7 +136,7 @@ class Roster:
             )
             if arrival.node.infra_rank is not None:
                 self.by_infra_rank[arrival.node.infra_rank] = arrival.incarnation
-        if counts and member.role in (Role.HOT_SPARE, Role.AWAITED):
+        if counts and member.role in (Role.HOT_SPARE, Role.AWAITED) and arrival.incarnation not in self.draining:
             member.arrival = arrival
             member.role = next_role(member.role, NodeStep.ARRIVE)
             self.arrived[arrival.incarnation] = arrival
@@ -169,9 +184,49 @@ class Roster:
             self.troubles.append(NodeLeft(member.name, rank, goodbye.outcome, goodbye.reason))
         if goodbye.outcome is Outcome.FAILED:
             self.spent_count += 1
+        elif goodbye.incarnation in self.draining:
+            self.drained_count += member.role in (Role.ACTIVE, Role.AWAITED)
         elif goodbye.outcome is Outcome.LEFT:
             self.left_count += 1
+        if goodbye.outcome is not Outcome.FAILED:
+            self.lost_count += member.role in (Role.ACTIVE, Role.AWAITED)
         self._remove(goodbye.incarnation)
+
+    def _withdraw(self, withdrawal: Withdrawal) -> None:
+        """A node is unfit: it is not in the run any more, if it ever was."""
+        self.unhealthy[node_key(withdrawal.node)] = f"{node_name(withdrawal.node)}: {withdrawal.reason}"
+        if withdrawal.incarnation in self.members:
+            self.drop(withdrawal.incarnation)
+
+    def failure_of(self, failure: Failure) -> FailureNote | None:
+        """A failure in the last world, fit to be charged; None if it comes from outside of it."""
+        member, rank = self.members.get(failure.incarnation), self._ranks.get(failure.incarnation)
+        if member is None or rank is None or member.role not in (Role.ACTIVE, Role.AWAITED):
+            return None
+        if failure.cycle_id != member.arrival.cycle_id:
+            return None
+        return FailureNote(
+            cycle_id=failure.cycle_id,
+            key=self._blame_key(member),
+            incarnation=failure.incarnation,
+            node=member.name,
+            rank=rank if failure.rank is None else failure.rank,
+            exit_code=failure.exit_code,
+            after_s=failure.after_s,
+            reason=failure.reason,
+        )
+
+    def _blame_key(self, member: Member) -> str:
+        """Who failed, across incarnations: the infra rank, or the address where nobody else lives."""
+        node = member.arrival.node
+        if node.infra_rank is not None:
+            return blame_keys(member.arrival)[0]
+        is_alone = sum(other.arrival.node.addr == node.addr for other in self.members.values()) == 1
+        return f"address {node.addr}" if is_alone else member.arrival.incarnation
+
+    def ask_restart(self, by: str, reason: str) -> None:
+        """Somebody from outside wants the world to end."""
+        self.troubles.append(RestartRequested(by, reason))
 
     # --- what the coordinator decides ---------------------------------------------------------------
 
@@ -180,13 +235,27 @@ class Roster:
         member = self.members.get(incarnation)
         if member is not None and member.role is Role.ACTIVE:
             self.troubles.append(NodesLost((member.name,), (self._ranks[incarnation],)))
+        if member is not None:
+            self.lost_count += member.role in (Role.ACTIVE, Role.AWAITED)
         self._remove(incarnation)
+
+    def drain(self, incarnation: str) -> bool:
+        """A live node is to give up its place. False if it is finished, or was asked before."""
+        member = self.members.get(incarnation)
+        if member is None or incarnation in self.draining or member.role is Role.FINISHED:
+            return False
+        self.draining.add(incarnation)
+        self.awaited.pop(incarnation, None)
+        if self.arrived.pop(incarnation, None) is not None:
+            member.role = next_role(member.role, NodeStep.WITHDRAW)
+        return True
 
     def _remove(self, incarnation: str) -> None:
         self.fenced.add(incarnation)
         member = self.members.pop(incarnation, None)
         self.arrived.pop(incarnation, None)
         self.awaited.pop(incarnation, None)
+        self.draining.discard(incarnation)
         if member is not None:
             self.finished_live_count -= member.role is Role.FINISHED
             infra_rank = member.arrival.node.infra_rank
@@ -198,14 +267,18 @@ class Roster:
         assert not self.arrived, "arrivals of a sealed cycle were not placed"
         self.troubles.clear()
         self._step_all(NodeStep.REOPEN)
-        self.awaited = {name: m.arrival for name, m in self.members.items() if m.role is Role.AWAITED}
+        self.awaited = {
+            name: member.arrival
+            for name, member in self.members.items()
+            if member.role is Role.AWAITED and name not in self.draining
+        }
 
     def seal(self, placement: Placement) -> None:
         """The placement holds: the placed are active, everybody else waits for the next cycle."""
         self.world = tuple(self.arrived[incarnation] for incarnation in placement.ranks)
         self._ranks = {incarnation: rank for rank, incarnation in enumerate(placement.ranks)}
         self.unfinished = set(placement.ranks)
-        self.spent_count = self.left_count = 0
+        self.spent_count = self.left_count = self.lost_count = self.drained_count = 0
         for incarnation in placement.ranks:
             member = self.members[incarnation]
             member.role = next_role(member.role, NodeStep.PLACE)
@@ -221,8 +294,36 @@ class Roster:
     # --- what is ------------------------------------------------------------------------------------
 
     def joinable_count(self) -> int:
-        """Live nodes that have arrived or still can: everybody but the finished."""
-        return len(self.members) - self.finished_live_count
+        """Live nodes that have arrived or still can: everybody but the finished and the draining."""
+        gone = sum(self.members[name].role is not Role.FINISHED for name in self.draining)
+        return len(self.members) - self.finished_live_count - gone
 
-    def names(self, incarnations: Sequence[str]) -> list[str]:
-        return [self.members[name].name for name in incarnations if name in self.members]
+    def draining_actives(self) -> list[str]:
+        """Names of the nodes that train and are to give up their places."""
+        members = (self.members[incarnation] for incarnation in sorted(self.draining))
+        return [member.name for member in members if member.role is Role.ACTIVE]
+
+    def draining_count(self) -> int:
+        """Nodes of the last world that have given up their places, or are about to."""
+        of_world = (Role.ACTIVE, Role.AWAITED)
+        return self.drained_count + sum(self.members[name].role in of_world for name in self.draining)
+
+    def find(self, target: str) -> list[str]:
+        """The live nodes an operator means: an infra rank, an address or `address:pid`."""
+        return [
+            incarnation
+            for incarnation, member in self.members.items()
+            if target in (str(member.arrival.node.infra_rank), member.arrival.node.addr)
+            or target == f"{member.arrival.node.addr}:{member.arrival.node.pid}"
+        ]
+
+    def describe(self, incarnation: str) -> str:
+        """A live node's name, with its rank if it has one."""
+        member = self.members[incarnation]
+        rank = f" (rank {self._ranks[incarnation]})" if member.role in (Role.ACTIVE, Role.AWAITED) else ""
+        return member.name + rank
+
+
+def blame_keys(arrival: Arrival) -> tuple[str, str]:
+    """The names under which a node may be in quarantine."""
+    return f"infra rank {arrival.node.infra_rank}", f"address {arrival.node.addr}"

@@ -17,6 +17,7 @@ class SealRules:
     """The settings a seal depends on."""
 
     world_size: int
+    max_nodes: int
     settle_s: float
     last_call_s: float
     join_s: float
@@ -40,6 +41,10 @@ class SealView:
     spent_count: int
     left_count: int
     """Nodes that said goodbye since the last seal for reasons of their own."""
+    drained_count: int
+    """Nodes that give up, or have given up, their places since the last seal."""
+    unhealthy: tuple[str, ...]
+    """Nodes that found themselves unfit, with the reason."""
     enough_since: float | None
     """Since when there have been enough arrivals."""
     disagrees_since: float | None
@@ -67,7 +72,8 @@ class AwaitsSurvivors:
     first: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.count} survivors are stopping their workers: {', '.join(self.first)}"
+        who = "1 survivor is" if self.count == 1 else f"{self.count} survivors are"
+        return f"{who} stopping workers: {', '.join(self.first)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,10 @@ SealDecision = Seal | Wait | GiveUp
 def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
     """Seal once enough nodes are there, those expected back are there or late, and the read is settled."""
     wanted, arrived = rules.world_size, len(view.arrived)
+    if rules.max_nodes - len(view.unhealthy) < wanted:
+        return GiveUp(VerdictKind.FAILED, _unfit(view, rules))
+    if view.joinable_count < wanted and view.drained_count:
+        return GiveUp(VerdictKind.CANCELLED, f"drained: {_count(view.joinable_count, 'node')} of {wanted} would remain")
     if view.joinable_count < wanted and (view.finished_count or view.spent_count):
         return GiveUp(VerdictKind.FAILED, _hopeless(view, wanted))
     if view.joinable_count == 0 and view.left_count:
@@ -140,10 +150,23 @@ def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
 def _hopeless(view: SealView, wanted: int) -> str:
     facts: list[str] = []
     if view.finished_count:
-        facts.append(f"{view.finished_count} nodes have finished and cannot train again")
+        facts.append(f"{_count(view.finished_count, 'node')} finished and cannot train again")
     if view.spent_count:
-        facts.append(f"{view.spent_count} agents have spent their restarts (torchrun --max-restarts)")
-    return f"{' and '.join(facts)}, and the {view.joinable_count} others cannot form a world of {wanted}"
+        facts.append(f"{_count(view.spent_count, 'agent')} spent all restarts (torchrun --max-restarts)")
+    return f"{' and '.join(facts)}, and {_count(view.joinable_count, 'other')} cannot form a world of {wanted}"
+
+
+def _unfit(view: SealView, rules: SealRules) -> str:
+    named = "; ".join(view.unhealthy[:NAMED])
+    left = rules.max_nodes - len(view.unhealthy)
+    return (
+        f"{_count(len(view.unhealthy), 'node')} of at most {rules.max_nodes} unhealthy, {left} can remain and "
+        f"{rules.world_size} are needed: {named}"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _missing(view: SealView) -> tuple[str, ...]:

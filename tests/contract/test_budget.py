@@ -119,7 +119,7 @@ def served() -> Iterator[ServedStore]:
     served.stop()
 
 
-SETTINGS = RunSettings(run_id="budget", min_nodes=3, max_nodes=4)
+SETTINGS = RunSettings(run_id="budget", min_nodes=3, max_nodes=4, max_node_failures=0, crash_loop=0)
 
 
 def joined(cluster: Cluster, count: int) -> None:
@@ -196,10 +196,10 @@ def memory_of(coordinator: Coordinator) -> dict[str, int]:
     """How much the coordinator remembers, by name."""
     roster = coordinator.roster
     return {
-        "readers": len(coordinator.readers),
+        "readers": len(coordinator.registry.readers),
         "opened_by": len(coordinator.opened_by),
-        "fenced_in": len(coordinator.fenced_in),
-        "leases": len(coordinator.leases.leases),
+        "fenced_in": len(coordinator.registry.fenced_in),
+        "leases": len(coordinator.registry.leases.leases),
         "members": len(roster.members),
         "troubles": len(roster.troubles),
         "by_infra_rank": len(roster.by_infra_rank),

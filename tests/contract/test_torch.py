@@ -182,7 +182,9 @@ def test_a_node_whose_workers_ended_well_succeeds_only_with_its_run(
 ) -> None:
     """Torch's agent swallows every error of its exit barrier and would exit 0."""
     handler = our_handler()
-    handler._session = SimpleNamespace(link=SimpleNamespace(verdict=verdict))  # type: ignore[assignment]
+    handler._session = SimpleNamespace(
+        link=SimpleNamespace(verdict=verdict, participant=SimpleNamespace(is_draining=False))
+    )  # type: ignore[assignment]
     torch_seams.install(FtRendezvousHandler)
     agent = Agent(handler, lambda: RunResult(WorkerState.SUCCEEDED))
     if error is None:
@@ -338,7 +340,7 @@ def test_the_stock_exit_barrier_lets_go_when_the_run_fails() -> None:
         assert isinstance(verdict, Verdict)
         assert verdict == a.link.verdict
         assert verdict.kind is VerdictKind.FAILED
-        assert "1 nodes have finished" in verdict.reason
+        assert "1 node finished" in verdict.reason
 
 
 def test_a_stock_barrier_of_another_name_works_like_on_any_store(sealed: tuple[LiveRun, list[LiveNode]]) -> None:

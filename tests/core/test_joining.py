@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ft_rendezvous.core.joining import (
     Arrive,
+    GiveUpPlace,
     Leave,
     NodeDecision,
     Park,
@@ -72,7 +73,23 @@ CLOSED_3 = View(no=7, opened=opened(3, no=5), sealed=sealed(3, no=6), closed=Clo
     ],
 )
 def test_decision(view: View, mine: Progress, expected: NodeDecision) -> None:
-    assert decide_step(view, mine, ME) == expected
+    assert decide_step(view, mine, ME, is_draining=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("view", "mine", "expected"),
+    [
+        pytest.param(OPEN_3, Progress(), GiveUpPlace(), id="has no place: go"),
+        pytest.param(OPEN_3, Progress(arrived_in=3), GiveUpPlace(), id="waits for its first place: go"),
+        pytest.param(SEALED_3, Progress(3, 3), ReportFailure(3), id="its workers failed: say so first"),
+        pytest.param(SEALED_3, Progress(3, 3, 3), Park(), id="holds a place nobody else has"),
+        pytest.param(OPEN_3, Progress(2, 2), Park(), id="stay until somebody has it"),
+        pytest.param(SPARE_3, Progress(2, 2), GiveUpPlace(), id="somebody has it: go"),
+        pytest.param(CLOSED_3, Progress(2, 2), Leave(VERDICT), id="closed"),
+    ],
+)
+def test_decision_of_a_draining_node(view: View, mine: Progress, expected: NodeDecision) -> None:
+    assert decide_step(view, mine, ME, is_draining=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -125,7 +142,7 @@ def test_whatever_is_published_a_node_does_each_thing_once_per_cycle_and_in_orde
                 event = opened(view.cycle_id + 1, no=view.no + 1)
             view = fold(view, event)
             continue
-        decision = decide_step(view, mine, ME)
+        decision = decide_step(view, mine, ME, is_draining=False)
         act(decision, mine)
         if not isinstance(decision, Park):
             assert decision not in done
@@ -135,8 +152,8 @@ def test_whatever_is_published_a_node_does_each_thing_once_per_cycle_and_in_orde
         if isinstance(decision, ReportFailure):
             assert mine.trained_in == view.cycle_id
     for _ in range(3):
-        act(decide_step(view, mine, ME), mine)
-    assert decide_step(view, mine, ME) == Park()
+        act(decide_step(view, mine, ME, is_draining=False), mine)
+    assert decide_step(view, mine, ME, is_draining=False) == Park()
 
 
 def test_a_view_takes_events_in_their_order_only() -> None:

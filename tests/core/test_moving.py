@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ft_rendezvous.core.model import NAMED, AnyWhy, NodeLeft, NodesLost, Outcome, Verdict, VerdictKind, WorkersFailed
-from ft_rendezvous.core.moving import Close, OpenNext, Stay, decide_move
+from ft_rendezvous.core.model import (
+    NAMED,
+    AnyWhy,
+    NodeLeft,
+    NodesDrain,
+    NodesLost,
+    Outcome,
+    Verdict,
+    VerdictKind,
+    WorkersFailed,
+)
+from ft_rendezvous.core.moving import Close, Drain, OpenNext, Stay, decide_move
 
 FAILED = WorkersFailed("a", 0, "exit 1")
 LEFT = NodeLeft("b", 1, Outcome.LEFT, "SIGTERM")
@@ -34,12 +44,38 @@ SUCCESS = Close(Verdict(VerdictKind.SUCCEEDED))
     ],
 )
 def test_decision(unfinished: int, troubles: list[AnyWhy], expected: object) -> None:
-    assert decide_move(unfinished, troubles) == expected
+    assert decide_move(unfinished, troubles, None, 0.0) == expected
+
+
+def draining(is_at_checkpoint: bool = False, is_covered: bool = True) -> Drain:
+    return Drain(("a", "b"), 100.0, is_at_checkpoint, is_covered)
+
+
+DRAINED = Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain"))
+DRAINS = OpenNext(NodesDrain(("a", "b"), 2))
+
+
+@pytest.mark.parametrize(
+    ("unfinished", "troubles", "drain", "now", "expected"),
+    [
+        pytest.param(4, [], draining(), 99.0, Stay(), id="the grace is not over"),
+        pytest.param(4, [], draining(), 100.0, DRAINS, id="the grace is over"),
+        pytest.param(4, [], draining(is_at_checkpoint=True), 1.0, DRAINS, id="a checkpoint was written"),
+        pytest.param(4, [FAILED], draining(), 1.0, OpenNext(FAILED), id="a trouble does not wait"),
+        pytest.param(4, [], draining(True, is_covered=False), 200.0, Stay(), id="too few remain: nothing is opened"),
+        pytest.param(0, [], draining(), 1.0, SUCCESS, id="all finished in the grace"),
+        pytest.param(0, [], draining(is_covered=False), 1.0, DRAINED, id="all ended, too few remain: to be continued"),
+    ],
+)
+def test_decision_while_draining(
+    unfinished: int, troubles: list[AnyWhy], drain: Drain, now: float, expected: object
+) -> None:
+    assert decide_move(unfinished, troubles, drain, now) == expected
 
 
 @given(unfinished=st.integers(1, 10), troubles=st.lists(st.sampled_from([FAILED, LEFT, LOST_C, LOST_D])))
 def test_a_run_with_an_unfinished_active_never_succeeds(unfinished: int, troubles: list[AnyWhy]) -> None:
-    decision = decide_move(unfinished, troubles)
+    decision = decide_move(unfinished, troubles, None, 0.0)
     assert not isinstance(decision, Close)
     assert isinstance(decision, OpenNext) == bool(troubles)
 
@@ -61,6 +97,6 @@ def test_every_reason_to_open_a_cycle_reads_as_a_sentence(why: AnyWhy, text: str
 
 def test_a_loss_of_thousands_names_a_few_and_counts_the_rest() -> None:
     """Every live node reads the reason, so it must stay small."""
-    decision = decide_move(5000, [NodesLost((f"node{rank}",), (rank,)) for rank in range(3000)])
+    decision = decide_move(5000, [NodesLost((f"node{rank}",), (rank,)) for rank in range(3000)], None, 0.0)
     assert isinstance(decision, OpenNext)
     assert str(decision.why).endswith(f"node{NAMED - 1} (rank {NAMED - 1}) and {3000 - NAMED} more")

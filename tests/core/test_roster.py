@@ -18,6 +18,9 @@ from ft_rendezvous.core.model import (
     NodesLost,
     Outcome,
     Placement,
+    Request,
+    RequestKind,
+    RestartRequested,
     Withdrawal,
     WorkersFailed,
 )
@@ -28,7 +31,7 @@ ONE, TWO = incarnation(1), incarnation(2)
 
 
 def withdrawal(cycle_id: int) -> AnyRecord:
-    return Withdrawal(epoch=EPOCH, cycle_id=cycle_id, incarnation=ONE, reason="maintenance")
+    return Withdrawal(epoch=EPOCH, cycle_id=cycle_id, incarnation=ONE, node=node(1), reason="a bad GPU")
 
 
 def failure(cycle_id: int) -> AnyRecord:
@@ -91,11 +94,12 @@ def test_an_arrival_of_a_hot_spare_in_an_open_cycle() -> None:
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_a_withdrawal_takes_an_arrival_back_and_nothing_else(role: Role) -> None:
+def test_a_withdrawal_ends_an_incarnation_and_says_why(role: Role) -> None:
     roster = told(role, withdrawal)
-    assert role_of(roster, 1) is (Role.HOT_SPARE if role is Role.ARRIVED else role)
+    assert role_of(roster, 1) is None
     assert ONE not in roster.arrived
-    assert roster.troubles == []
+    assert roster.troubles == ([NodesLost(("host1 pid 101",), (0,))] if role is Role.ACTIVE else [])
+    assert roster.unhealthy == {"host1 pid 101": "host1 pid 101: a bad GPU"}
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -159,9 +163,16 @@ def test_the_dead_say_nothing_more() -> None:
 
 def test_a_stranger_that_never_arrived_says_nothing() -> None:
     roster = Roster()
-    for record in (failure(1), finish(1), withdrawal(1), goodbye(1)):
+    for record in (failure(1), finish(1), goodbye(1)):
         assert roster.take(record, 1, is_open=True) == []
     assert roster == Roster()
+
+
+def test_a_stranger_that_is_unfit_is_counted_as_such() -> None:
+    roster = Roster()
+    roster.take(withdrawal(1), 1, is_open=True)
+    assert list(roster.unhealthy) == ["host1 pid 101"]
+    assert roster.members == {}
 
 
 # --- records of an older cycle ----------------------------------------------------------------------
@@ -189,14 +200,6 @@ def test_an_arrival_of_the_last_cycle_does_not_count_in_this_one() -> None:
     roster.take(arrival(1, cycle_id=1), 2, is_open=True)
     assert role_of(roster, 1) is Role.AWAITED
     assert roster.arrived == {}
-
-
-def test_a_withdrawal_of_the_last_cycle_does_not_take_this_arrival_back() -> None:
-    roster = sealed_roster([1, 2])
-    roster.reopen()
-    roster.take(arrival(1, cycle_id=2), 2, is_open=True)
-    roster.take(withdrawal(1), 2, is_open=True)
-    assert role_of(roster, 1) is Role.ARRIVED
 
 
 def test_a_newcomer_in_an_old_log_is_introduced_as_a_hot_spare() -> None:
@@ -358,7 +361,117 @@ def test_joinable_nodes_are_all_but_the_finished() -> None:
     assert roster.joinable_count() == 1
 
 
-def test_names_are_of_live_nodes() -> None:
-    roster = roster_of([1, 2])
+def test_a_node_is_described_with_its_rank_while_it_has_one() -> None:
+    roster = sealed_roster([1, 2], standby=[3])
+    assert roster.describe(TWO) == "host2 pid 102 (rank 1)"
+    assert roster.describe(incarnation(3)) == "host3 pid 103"
+
+
+# --- losses, drains and blame -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_loss"), [(Outcome.LEFT, True), (Outcome.DRAINED, True), (Outcome.FAILED, False)]
+)
+def test_a_goodbye_of_the_world_is_a_loss_unless_its_workers_failed(outcome: Outcome, is_loss: bool) -> None:
+    roster = sealed_roster([1, 2], standby=[3])
+    roster.take(goodbye(1, outcome, 3), 1, is_open=False)
+    assert roster.lost_count == 0, "a standby is no loss"
+    roster.take(goodbye(1, outcome), 1, is_open=False)
+    assert roster.lost_count == is_loss
+    roster.take(arrival(4), 1, is_open=False)
+    roster.reopen()
+    for number in (2, 4):
+        roster.take(arrival(number, cycle_id=2), 2, is_open=True)
+    roster.seal(Placement((TWO, incarnation(4)), ()))
+    assert roster.lost_count == 0, "a new world"
+
+
+def test_a_death_is_a_loss_also_while_the_node_is_awaited() -> None:
+    roster = sealed_roster([1, 2])
+    roster.reopen()
     roster.drop(ONE)
-    assert roster.names([ONE, TWO]) == ["host2 pid 102"]
+    assert roster.lost_count == 1
+
+
+def test_a_draining_node_is_neither_placed_nor_awaited_nor_joinable() -> None:
+    roster = sealed_roster([1, 2], standby=[3])
+    assert roster.drain(ONE)
+    assert not roster.drain(ONE), "once"
+    assert roster.draining_actives() == ["host1 pid 101"]
+    assert (roster.joinable_count(), roster.draining_count()) == (2, 1)
+    roster.reopen()
+    assert set(roster.awaited) == {TWO}
+    roster.take(arrival(1, cycle_id=2), 2, is_open=True)
+    assert ONE not in roster.arrived
+    roster.take(goodbye(2, Outcome.DRAINED), 2, is_open=True)
+    assert (roster.joinable_count(), roster.draining_count()) == (2, 1), "its place is still empty"
+
+
+def test_a_node_that_drains_before_the_seal_takes_its_arrival_back() -> None:
+    roster = roster_of([1, 2])
+    assert roster.drain(ONE)
+    assert set(roster.arrived) == {TWO}
+    assert role_of(roster, 1) is Role.HOT_SPARE
+    assert roster.draining_count() == 0, "it had no place"
+
+
+def test_the_finished_do_not_drain() -> None:
+    roster = sealed_roster([1, 2])
+    roster.take(finish(1), 1, is_open=False)
+    assert not roster.drain(ONE)
+    assert not roster.drain("f" * 16)
+
+
+def test_an_operator_finds_nodes_by_infra_rank_address_or_process() -> None:
+    roster = Roster()
+    for number in (1, 2, 3):
+        info = node(number, infra_rank=number, addr="shared" if number < 3 else "alone")
+        roster.take(arrival(number, info=info), 1, is_open=True)
+    assert roster.find("2") == [TWO]
+    assert roster.find("shared") == [ONE, TWO]
+    assert roster.find("shared:101") == [ONE]
+    assert roster.find("nobody") == []
+
+
+def test_a_restart_is_asked_for_by_the_world_of_this_cycle() -> None:
+    roster = sealed_roster([1, 2], standby=[3])
+    for number, cycle_id in ((3, 1), (1, 7), (1, 1)):
+        request = Request(
+            epoch=EPOCH, cycle_id=cycle_id, incarnation=incarnation(number), kind=RequestKind.RESTART, reason="NaN"
+        )
+        roster.take(request, 1, is_open=False)
+    assert roster.troubles == [RestartRequested("host1 pid 101 (rank 0)", "NaN")]
+
+
+def timed(cycle_id: int, number: int = 1) -> Failure:
+    return Failure(
+        epoch=EPOCH, cycle_id=cycle_id, incarnation=incarnation(number), reason="r", rank=9, exit_code=3, after_s=1.5
+    )
+
+
+def test_a_failure_of_the_world_can_be_charged_also_after_the_next_cycle_has_opened() -> None:
+    roster = sealed_roster([1, 2], standby=[3])
+    note = roster.failure_of(timed(1))
+    assert note is not None
+    assert (note.rank, note.exit_code, note.after_s, note.cycle_id) == (9, 3, 1.5, 1)
+    roster.reopen()
+    assert roster.failure_of(timed(1)) == note
+    assert roster.failure_of(timed(2)) is None, "no world of that cycle"
+    assert roster.failure_of(timed(1, 3)) is None, "a standby has no workers"
+    assert roster.failure_of(timed(1, 7)) is None, "nobody knows it"
+
+
+def test_blame_goes_to_the_infra_rank_else_to_an_address_of_its_own_else_to_the_incarnation() -> None:
+    infos = [node(1, infra_rank=7), node(2), node(3, addr="shared"), node(4, addr="shared")]
+    roster = Roster()
+    for number, info in enumerate(infos, 1):
+        roster.take(arrival(number, info=info), 1, is_open=True)
+    roster.seal(Placement(tuple(incarnation(number) for number in (1, 2, 3, 4)), ()))
+    notes = [roster.failure_of(timed(1, number)) for number in (1, 2, 3, 4)]
+    assert [note and note.key for note in notes] == [
+        "infra rank 7",
+        "address host2",
+        incarnation(3),
+        incarnation(4),
+    ]

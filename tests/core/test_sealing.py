@@ -23,7 +23,7 @@ from ft_rendezvous.core.sealing import (
 )
 from tests.core.build import arrival, arrivals, node
 
-RULES = SealRules(world_size=3, settle_s=2.0, last_call_s=45.0, join_s=600.0, lease_s=5.0)
+RULES = SealRules(world_size=3, max_nodes=5, settle_s=2.0, last_call_s=45.0, join_s=600.0, lease_s=5.0)
 OPENED_AT = 100.0
 
 
@@ -38,6 +38,8 @@ def view_of(arrived: int, **changes: object) -> SealView:
         finished_count=0,
         spent_count=0,
         left_count=0,
+        drained_count=0,
+        unhealthy=(),
         enough_since=OPENED_AT if arrived >= RULES.world_size else None,
         disagrees_since=None,
     )
@@ -102,19 +104,19 @@ def test_decision(view: SealView, now: float, expected: object) -> None:
         pytest.param(
             view_of(2, finished_count=1),
             OPENED_AT,
-            ["1 nodes have finished", "the 2 others cannot form a world of 3"],
+            ["1 node finished", "2 others cannot form a world of 3"],
             id="a finished node cannot come back",
         ),
         pytest.param(
             view_of(2, spent_count=1),
             OPENED_AT,
-            ["1 agents have spent their restarts", "--max-restarts", "the 2 others cannot form a world of 3"],
+            ["1 agent spent all restarts", "--max-restarts", "2 others cannot form a world of 3"],
             id="an agent has given up",
         ),
         pytest.param(
             view_of(1, finished_count=1, spent_count=2),
             OPENED_AT,
-            ["1 nodes have finished", " and 2 agents have spent", "the 1 others"],
+            ["1 node finished", " and 2 agents spent", "1 other cannot"],
             id="both facts",
         ),
     ],
@@ -160,7 +162,7 @@ def test_reasons_name_a_few_nodes_and_count_the_rest() -> None:
     [
         (NeedsNodes(2, 3, ()), "2 of 3 nodes have arrived"),
         (NeedsNodes(2, 3, ("x (rank 1)",)), "2 of 3 nodes have arrived; missing: x (rank 1)"),
-        (SURVIVOR, "1 survivors are stopping their workers: host9 pid 109"),
+        (SURVIVOR, "1 survivor is stopping workers: host9 pid 109"),
         (Settles(), "enough nodes have arrived; settle_s lets more come"),
         (CountsDisagree(), "an arrival was counted and its record is not there yet"),
     ],

@@ -16,6 +16,8 @@ from ft_rendezvous.core.model import (
     AnyEvent,
     AnyRecord,
     Arrival,
+    Called,
+    Checkpoint,
     Closed,
     Failure,
     Finish,
@@ -24,9 +26,13 @@ from ft_rendezvous.core.model import (
     Head,
     NodeInfo,
     NodeLeft,
+    NodesDrain,
     NodesLost,
     Opened,
     Outcome,
+    Request,
+    RequestKind,
+    RestartRequested,
     Sealed,
     Seat,
     Verdict,
@@ -68,8 +74,17 @@ records: st.SearchStrategy[AnyRecord] = st.one_of(
         bootstrap_port=small,
         is_return=st.booleans(),
     ),
-    st.builds(Withdrawal, **said, reason=texts),
-    st.builds(Failure, **said, reason=texts),
+    st.builds(Withdrawal, **said, node=nodes, reason=texts),
+    st.builds(
+        Failure,
+        **said,
+        reason=texts,
+        rank=st.none() | small,
+        exit_code=st.none() | small,
+        after_s=st.none() | st.floats(0.0, 1e6),
+    ),
+    st.builds(Request, **said, kind=st.sampled_from(RequestKind), target=texts, reason=texts),
+    st.builds(Checkpoint, **said),
     st.builds(Finish, **said),
     st.builds(Goodbye, **said, outcome=st.sampled_from(Outcome), reason=texts),
 )
@@ -82,6 +97,8 @@ whys = st.one_of(
         ranks=st.lists(small, max_size=3).map(tuple),
         count=small,
     ),
+    st.builds(RestartRequested, by=texts, reason=texts),
+    st.builds(NodesDrain, nodes=st.lists(texts, max_size=3).map(tuple), count=small),
     st.builds(NodeLeft, node=texts, rank=small, outcome=st.sampled_from(Outcome), reason=texts),
 )
 workers = st.builds(
@@ -100,7 +117,15 @@ seals = st.builds(
     seats=st.dictionaries(names, seats, max_size=5),
 )
 closings = st.builds(Closed, no=small, verdict=st.builds(Verdict, kind=st.sampled_from(VerdictKind), reason=texts))
-views = st.builds(View, no=small, opened=openings, sealed=st.none() | seals, closed=st.none() | closings)
+calls = st.builds(Called, no=small, cycle_id=small, draining=st.lists(names, max_size=3).map(tuple), reason=texts)
+views = st.builds(
+    View,
+    no=small,
+    opened=openings,
+    sealed=st.none() | seals,
+    called=st.none() | calls,
+    closed=st.none() | closings,
+)
 
 
 def decode(data: bytes, cycle_id: int = CYCLE) -> tuple[list[AnyRecord], list[wire.BadRecord]]:
@@ -115,7 +140,7 @@ def test_records_come_back_as_they_were_written_and_in_order(said: list[AnyRecor
     assert decode(b"".join(map(wire.encode_record, said))) == (said, [])
 
 
-@given(event=st.one_of(openings, seals, closings))
+@given(event=st.one_of(openings, seals, calls, closings))
 def test_events_come_back(event: AnyEvent) -> None:
     assert wire.decode_event(wire.encode(event)) == event
 

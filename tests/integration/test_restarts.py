@@ -46,4 +46,4 @@ def test_a_failure_after_others_have_finished(cluster: Cluster) -> None:
         node.assert_fails()
     assert len(n0.reports("end", cycle=1)) == 1
     assert len(n1.reports("fail", cycle=1)) == 1
-    assert n0.lines("closed verdict=failed.*1 nodes have finished and cannot train again"), n0.tail()
+    assert n0.lines("closed verdict=failed.*1 node finished and cannot train again"), n0.tail()

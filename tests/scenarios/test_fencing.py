@@ -13,7 +13,7 @@ from ft_rendezvous.settings import RunSettings
 from tests.scenarios.cluster import Cluster
 from tests.sim.store import SimStore
 
-SETTINGS = RunSettings(run_id="r", min_nodes=2, max_nodes=3)
+SETTINGS = RunSettings(run_id="r", min_nodes=2, max_nodes=3, max_node_failures=0)
 
 
 def running_cluster() -> Cluster:
@@ -47,7 +47,7 @@ def fenced_late() -> Cluster:
     late = cluster.nodes["b"]
     late.is_frozen = True
     cluster.advance(SETTINGS.beat_s)  # Whatever it did before has been seen by now.
-    due_at = cluster.coordinator.leases.leases[late.participant.incarnation].seen_at + SETTINGS.lease_s
+    due_at = cluster.coordinator.registry.leases.leases[late.participant.incarnation].seen_at + SETTINGS.lease_s
     cluster.advance(due_at - cluster.clock() - SETTINGS.beat_s / 4)
     assert late.participant.incarnation not in cluster.coordinator.roster.fenced
     cluster.clock.now = due_at

@@ -129,6 +129,12 @@ class Stage:
                 return f"fences {self._name(entry.incarnation)}: {entry.reason}"
             case journal.NodeWent():
                 return f"hears goodbye of {entry.node}: {entry.outcome}"
+            case journal.NodeUnhealthy():
+                return f"hears that {entry.node} is unhealthy: {entry.reason}"
+            case journal.NodesCalled():
+                return f"asks {', '.join(entry.nodes)} to go: {entry.reason}"
+            case journal.WorkersEnded():
+                return f"hears of a failure: {entry.failure}"
             case journal.RecordRefused():
                 return f"refuses a record: {entry.record.reason}"
             case journal.RunEnded():

@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ft_rendezvous import wire
-from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, View
+from ft_rendezvous.core.joining import Drained, WorkerExit
+from ft_rendezvous.core.model import NodeInfo, Outcome, RequestKind, Verdict, View
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable
 from ft_rendezvous.participant import Participant, Place
 from ft_rendezvous.ports import Op
@@ -32,6 +33,10 @@ class Signal(Exception):
 
 class WorkersFailed(Exception):
     """The workers failed and the agent has spent its restarts."""
+
+
+class GaveUpPlace(Exception):
+    """The node was drained."""
 
 
 class SimNode(Process):
@@ -58,6 +63,8 @@ class SimNode(Process):
         try:
             yield from self._take_part()
             outcome, reason = Outcome.SUCCEEDED, "its workers ended well"
+        except GaveUpPlace:
+            outcome, reason = Outcome.DRAINED, "drained"
         except WorkersFailed:
             outcome, reason = Outcome.FAILED, "worker rank 0 exited with 1"
         except Signal:
@@ -95,6 +102,8 @@ class SimNode(Process):
         if isinstance(result, Verdict):
             self.world.eyes.hears_verdict(self, result)
             raise RunClosed("sim", result)
+        if isinstance(result, Drained):
+            raise GaveUpPlace
         return result
 
     @property
@@ -117,6 +126,7 @@ class SimNode(Process):
         yield from self._find_store(settings.lease_s)
         self.link = SimLink(self, self._connect, self._new_participant(), settings.beat_s)
         self.link.participant.is_return = True
+        self.link.participant.is_draining = old.participant.is_draining
         # The others need not wait for the lease of the incarnation that lost its connection.
         farewell = old.participant.goodbye(Outcome.LEFT, "its connection was lost; it joins again")
         yield from self.link.run(farewell)
@@ -149,7 +159,7 @@ class SimNode(Process):
         self.is_training = True
         self.world.eyes.takes_place(self, place)
         workers = self.world.workers
-        plan = workers.plan(place)
+        plan, seated_at = workers.plan(place), self.clock()
         while True:
             plan = workers.revise(place, plan)
             if self.kernel.now >= plan.ends_at:
@@ -158,6 +168,11 @@ class SimNode(Process):
                 if plan.ending is Ending.WELL:
                     self.has_ended_well = True
                     return True
+                after_s = self.clock() - seated_at
+                link.participant.worker_exit = WorkerExit("exit code 1", 0, 1, after_s)
+                if self.kernel.rng.random() < 0.8:
+                    # Whoever watches the workers tells at once; not every system lets us watch.
+                    link.post(link.participant.report_failure(place.cycle_id))
                 if plan.ending is Ending.FOR_GOOD:
                     raise WorkersFailed
                 yield Sleep(workers.stop_s())
@@ -182,6 +197,20 @@ class SimNode(Process):
             self.world.tell(self.name, f"left the exit barrier: {error}")
 
     # --- what happens to it -------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """SIGUSR1."""
+        if self.link is not None and not self.is_leaving:
+            self.link.post(self.link.participant.ask_drain("SIGUSR1"))
+
+    def ask_restart(self) -> None:
+        """A worker does not like what it sees."""
+        if self.link is not None and self.is_training:
+            self.link.post(self.link.participant.ask(RequestKind.RESTART, "NaN"))
+
+    def write_checkpoint(self) -> None:
+        if self.link is not None and self.is_training:
+            self.link.post(self.link.participant.tell_checkpoint(self.link.participant.progress.trained_in))
 
     def terminate(self) -> None:
         if not self.is_leaving:

@@ -17,11 +17,15 @@ from ft_rendezvous.core.model import (
     AnyEvent,
     AnyRecord,
     Arrival,
+    Called,
     Closed,
     Finish,
     Goodbye,
+    NodesDrain,
     Opened,
     Outcome,
+    Request,
+    RequestKind,
     Sealed,
     Seat,
     Verdict,
@@ -70,8 +74,11 @@ class Checker:
     def published(self, event: AnyEvent) -> None: ...
     def opened(self, event: Opened) -> None: ...
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None: ...
+    def called(self, event: Called, draining: set[str]) -> None: ...
     def closed(self, event: Closed) -> None: ...
     def record(self, record: AnyRecord, process: Process) -> None: ...
+    def appended(self, key: str, size_bytes: int) -> None: ...
+    def deleted(self, key: str) -> None: ...
     def beat(self, incarnation: str, counter: int) -> None: ...
     def beats_read(self, incarnations: list[str]) -> None: ...
     def logs_read(self) -> None: ...
@@ -226,6 +233,28 @@ class success_is_earned(Checker):
             for name in sorted(self._world_now):
                 if name not in self._finished or name not in self._ended_well:
                     self.fail(f"the run succeeded, but {self._name(name)} has not finished")
+
+
+class drained_are_not_placed(Checker):
+    """A node that was asked to go gets no place any more, and keeps the one it has until somebody else can have it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._asked: set[str] = set()
+
+    def called(self, event: Called, draining: set[str]) -> None:
+        self._asked |= draining
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        for name, seat in seats.items():
+            if name in self._asked and seat.rank is not None:
+                self.fail(f"{self._name(name)} was asked to go, and is placed in cycle {event.cycle_id}")
+
+    def opened(self, event: Opened) -> None:
+        if isinstance(event.why, NodesDrain):
+            roster = self._world.host.coordinator.roster
+            if roster.joinable_count() < self._settings.min_nodes:
+                self.fail(f"cycle {event.cycle_id} was opened for a drain that leaves too few nodes")
 
 
 # --- leases -----------------------------------------------------------------------------------------
@@ -420,8 +449,8 @@ class nobody_waits_for_a_deleted_event(Checker):
         self._over: set[str] = set()
         self._patience_s = self._settings.lease_s + 2 * self._settings.beat_s + 1.0
 
-    def published(self, event: AnyEvent) -> None:
-        self._no = max(self._no, event.no)
+    def event_deleted(self, no: int) -> None:
+        self._no = max(self._no, no)
 
     def fenced(self, incarnation: str, reason: str) -> None:
         self._over.add(incarnation)
@@ -431,7 +460,6 @@ class nobody_waits_for_a_deleted_event(Checker):
             self._over.add(record.incarnation)
 
     def waits_for_event(self, ear: Connection, no: int) -> None:
-        # What is missing and was published before was deleted.
         if no <= self._no and ear.serves not in self._over:
             self.fail(f"{ear.name} waits for event {no}, which was deleted, and {self._name(ear.serves)} is alive")
 
@@ -509,6 +537,26 @@ class keys_are_bounded(Checker):
             self.fail(f"{count} keys in the store, at most {limit} are needed")
 
 
+class nothing_said_is_lost(Checker):
+    """What was appended to a log stays there until the log is deleted as a whole."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._sizes: dict[str, int] = {}
+
+    def appended(self, key: str, size_bytes: int) -> None:
+        self._sizes[key] = self._sizes.get(key, 0) + size_bytes
+
+    def deleted(self, key: str) -> None:
+        self._sizes.pop(key, None)
+
+    def logs_read(self) -> None:
+        data = self._world.server.store.data
+        for key, size_bytes in self._sizes.items():
+            if len(data.get(key, b"")) < size_bytes:
+                self.fail(f"{key} has lost what was said in it")
+
+
 class nothing_throws(Checker):
     """No thread of a node or of the host ends by an error it did not expect."""
 
@@ -529,6 +577,8 @@ class converges(Checker):
         if not self._world.is_healed:
             if isinstance(record, Finish):
                 self._obstacle = "a node finished before"
+            elif isinstance(record, Request) and record.kind is RequestKind.DRAIN:
+                self._obstacle = "a node was drained before"
             elif isinstance(record, Goodbye) and record.outcome is not Outcome.LEFT:
                 self._obstacle = "a node gave up before"
 
@@ -563,10 +613,12 @@ ALL: tuple[type[Checker], ...] = (
     cycle_ids_are_monotonic,
     one_verdict,
     success_is_earned,
+    drained_are_not_placed,
     no_live_node_is_dropped,
     nobody_waits_for_a_deleted_event,
     nobody_gives_up_on_a_live_store,
     keys_are_bounded,
+    nothing_said_is_lost,
     nothing_throws,
     converges,
 )

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ft_rendezvous import wire
-from ft_rendezvous.core.model import AnyEvent, Closed, Opened, Sealed, Seat, Verdict
+from ft_rendezvous.core.model import AnyEvent, Called, Closed, Opened, Sealed, Seat, Verdict
 from ft_rendezvous.participant import Place
 from ft_rendezvous.ports import Add, Append, Delete, Get, MultiGet, MultiSet, Op, Set
 from tests.sim.checkers import ALL, Checker, event_number
@@ -77,6 +77,7 @@ class Eyes:
 
     def _see_append(self, op: Append, _: Any, process: Process) -> None:
         cycle_id = int(op.key.split("/")[4])
+        self._tell("appended", op.key, len(op.value))
         records, bad = wire.decode_records(op.value, self.world.epoch, cycle_id, 1 << 30)
         assert not bad, f"{process.name} wrote {bad}"
         for record in records:
@@ -108,6 +109,11 @@ class Eyes:
                 seats = {name: seat for copy in copies if isinstance(copy, Sealed) for name, seat in copy.seats.items()}
                 self.world.tell("host", f"seals cycle {event.cycle_id} (event {event.no}): {self._roll(seats)}")
                 self._tell("sealed", event, seats)
+            case Called():
+                asked = {name for copy in copies if isinstance(copy, Called) for name in copy.draining}
+                names = " ".join(sorted(self.world.name_of(name) for name in asked))
+                self.world.tell("host", f"asks to go (event {event.no}): {names}")
+                self._tell("called", event, asked)
             case Closed():
                 self.world.tell("host", f"closes the run (event {event.no}): {event.verdict}")
                 self._tell("closed", event)
@@ -118,6 +124,7 @@ class Eyes:
 
     def _see_delete(self, op: Delete, was_there: bool, process: Process) -> None:
         family, *rest = op.key.split("/")[3:]
+        self._tell("deleted", op.key)
         if family == "event" and was_there:
             self._tell("event_deleted", int(rest[0]))
         elif family == "beat" and process is self.world.host.process:

@@ -127,6 +127,8 @@ class Faults:
             self.restart: 3,
             self.start_impostor: 1,
             self.terminate: 2,
+            self.drain: 3,
+            self.ask_restart: 2,
             self.start_another: 3,
             self.stall_a_newcomer: 4,
         }
@@ -197,6 +199,21 @@ class Faults:
         if node is not None:
             self._world.tell(node.name, "gets SIGTERM")
             node.terminate()
+
+    def drain(self) -> None:
+        """A node is asked to go; sooner or later its workers write a checkpoint."""
+        node = self._victim()
+        if node is not None:
+            self._world.tell(node.name, "gets SIGUSR1")
+            node.drain()
+            for other in self._world.nodes:
+                if not other.is_dead:
+                    self._kernel.at(self._kernel.now + self._rng.uniform(0.0, 6.0), other.write_checkpoint)
+
+    def ask_restart(self) -> None:
+        node = self._victim()
+        if node is not None:
+            node.ask_restart()
 
     # --- starts -------------------------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ from tests.sim.store import SimStore
 
 SHORTEST_S = 1e-6
 """No wait is shorter, so that virtual time always advances."""
+TORN, TORN_S = 0.3, 0.02
+"""How often a `multi_set` comes in two pieces, and how long the second may take."""
 THREAD_LAG_S = 2e-4
 """A thread that may run does so within this time; the order of threads is drawn anew each time."""
 
@@ -342,7 +344,12 @@ class Connection:
         arrives_at = self.next_arrival(self.delays.draw(kernel))
         kind = type(op)
         if kind in _UNACKNOWLEDGED:
-            kernel.at(arrives_at, self.server.take, self, self._apply, op)
+            if kind is MultiSet and len(op.keys) > 1 and kernel.random() < TORN:
+                kernel.at(arrives_at, self.server.take, self, self._apply_part, op)
+                arrives_at = self.next_arrival(kernel.random() * TORN_S)
+                kernel.at(arrives_at, self.server.take, self, self.server.store.apply, op)
+            else:
+                kernel.at(arrives_at, self.server.take, self, self._apply, op)
             kernel.soon(thread.resume, ticket, None)
             return
         self._caller = (thread, ticket)
@@ -355,6 +362,12 @@ class Connection:
         reply = self.server.store.apply(op)
         self.server.on_apply(op, reply, self.process)
         return reply
+
+    def _apply_part(self, op: MultiSet) -> None:
+        """The server performs what has come so far, and all of it again when the rest has come."""
+        self.server.on_apply(op, None, self.process)
+        count = 1 + int(self._kernel.random() * (len(op.keys) - 1))
+        self.server.store.apply(MultiSet(op.keys[:count], op.values[:count]))
 
     def _answer(self, op: Op) -> None:
         self._reply(self._receive, op, self._apply(op))

@@ -6,6 +6,7 @@ where the real one calls the store, this one yields a `Call`. A change of the on
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,7 @@ class SimLink:
         self._ear = _Ear(connect("ear"))
         self._changed = Condition()
         self._errand: _Errand | None = None
+        self._posts: deque[_Errand] = deque()
         self._broken: Exception | None = None
         self._calling_since: float | None = None
         self._is_stopped = False
@@ -91,6 +93,11 @@ class SimLink:
         if errand.error is not None:
             raise errand.error
         return errand.result
+
+    def post(self, move: Move[None]) -> None:
+        """Let the voice carry a move before anything else, without waiting for it."""
+        self._posts.append(_Errand(move))
+        self._stir()
 
     def _await(self, errand: _Errand, patience_s: float) -> Routine:
         judged_from = self._clock()
@@ -150,6 +157,8 @@ class SimLink:
         return self._is_over() or self._runnable() is not None
 
     def _runnable(self) -> _Errand | None:
+        if self._posts:
+            return self._posts[0]
         return self._errand if self._is_stirred and self._errand is not None and not self._errand.is_done else None
 
     def _carry(self, errand: _Errand) -> Routine:
@@ -166,6 +175,8 @@ class SimLink:
                     self._is_stirred = False
                     return
             if errand.is_done:
+                if self._posts and self._posts[0] is errand:
+                    self._posts.popleft()
                 self._changed.notify_all()
                 return
             reply = yield from self._call(op)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,10 +21,23 @@ from ft_rendezvous.coordinator import Coordinator
 from ft_rendezvous.core.joining import Progress, TakeSeat, decide_step
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.liveness import LeaseTable, Pulse
-from ft_rendezvous.core.model import AnyRecord, AnyWhy, Arrival, Seat, Verdict, VerdictKind, View, node_name
+from ft_rendezvous.core.model import (
+    AnyRecord,
+    AnyWhy,
+    Arrival,
+    Head,
+    Opened,
+    Seat,
+    Verdict,
+    VerdictKind,
+    View,
+    node_name,
+)
 from ft_rendezvous.core.roster import Fence, Member, Roster
 from ft_rendezvous.participant import CHANGED, Flow, Participant
-from ft_rendezvous.ports import Add, Check, Delete, Get, Move
+from ft_rendezvous.ports import Add, Check, Delete, Get, Move, MultiSet
+from ft_rendezvous.registry import Registry
+from ft_rendezvous.wire import Keys
 from tests.sim import checkers
 from tests.sim.agent import SimNode
 from tests.sim.checkers import Checker
@@ -86,13 +99,27 @@ def seats_in_order_of_arrival() -> AbstractContextManager[Any]:
     return patch.object(wire, "by_channel", by_channel)
 
 
+@_variant("nothing_said_is_lost")
+def opened_in_one_go() -> AbstractContextManager[Any]:
+    """Counts and logs are set together with the event: whoever hears of it early is counted, and set back."""
+
+    def publish_opened(keys: Keys, opened: Opened, head: Head) -> Move[None]:
+        logs = [keys.log(opened.cycle_id, shard) for shard in range(opened.shards)]
+        names = [keys.arrived(opened.cycle_id), keys.withdrawn(opened.cycle_id), *logs]
+        values = [b"0", b"0", *[b""] * len(logs)]
+        event_names, event_values = board._publication(keys, [opened] * opened.channels, head)
+        yield MultiSet([*names, *event_names], [*values, *event_values])
+
+    return patch.object(board, "publish_opened", publish_opened)
+
+
 @_variant("cycle_ids_are_monotonic")
 def first_free_cycle_id() -> AbstractContextManager[Any]:
     """Look for an id that is not in use, then take it: one that was deleted looks unused."""
     original = Coordinator._open
 
     def _open(self: Coordinator, why: AnyWhy) -> Move[None]:
-        if self.readers:
+        if self.registry.readers:
             free = 1
             while (yield Check([self.keys.arrived(free)])):
                 free += 1
@@ -163,25 +190,25 @@ def leases_survive_no_pause() -> AbstractContextManager[Any]:
 def dead_still_placed() -> AbstractContextManager[Any]:
     """The lease is judged, the fence is written, and the roster is not told."""
 
-    def _drop(self: Coordinator, incarnation: str, reason: str) -> Move[None]:
+    def _drop(self: Registry, incarnation: str, reason: str) -> Move[None]:
         name = self.roster.members[incarnation].name
-        yield from self._fence(Fence(incarnation, name, reason, is_refusal=False))
+        yield from self.fence(Fence(incarnation, name, reason, is_refusal=False))
 
-    return patch.object(Coordinator, "_drop", _drop)
+    return patch.object(Registry, "_drop", _drop)
 
 
 @_variant("no_dead_incarnation_placed", focus=("crash", "pause", "start_another"))
 def leases_only_in_training() -> AbstractContextManager[Any]:
     """Nobody judges the lease of a node that waits for the seal."""
-    original = Coordinator._drop
+    original = Registry._drop
 
-    def _drop(self: Coordinator, incarnation: str, reason: str) -> Move[None]:
+    def _drop(self: Registry, incarnation: str, reason: str) -> Move[None]:
         if self.roster.members[incarnation].role is not Role.ARRIVED:
             yield from original(self, incarnation, reason)
         else:
             self.leases.leases[incarnation].seen_at = self.clock()
 
-    return patch.object(Coordinator, "_drop", _drop)
+    return patch.object(Registry, "_drop", _drop)
 
 
 @_variant("fenced_nodes_stop")
@@ -223,23 +250,23 @@ def last_read_start_wins() -> AbstractContextManager[Any]:
         self.drop(holder.arrival.incarnation)
         return [Fence(holder.arrival.incarnation, holder.name, reason, is_refusal=True)]
 
-    in_any_order = patch("ft_rendezvous.coordinator.sorted", lambda items, key: list(items), create=True)
+    in_any_order = patch("ft_rendezvous.registry.sorted", lambda items, key: list(items), create=True)
     return _all(in_any_order, patch.object(Roster, "_contest_infra_rank", _contest_infra_rank))
 
 
 @_variant("no_live_node_is_dropped", focus=("pause_coordinator", "pause_coordinator_at_a_call"))
 def one_look_per_lease() -> AbstractContextManager[Any]:
     """A coordinator that plans to look seldom cannot tell its own pause from a node's silence."""
-    original = Coordinator._judge_leases
+    original = Registry.judge_leases
 
-    def _judge_leases(self: Coordinator) -> Move[None]:
+    def judge_leases(self: Registry, published: int) -> Move[None]:
         before = self.leases.looked_at
-        yield from original(self)
+        yield from original(self, published)
         if self.leases.looked_at is not None and self.leases.looked_at != before:
             self.look_gap_s = self.settings.lease_s
             self.next_look_at = self.leases.looked_at + self.look_gap_s
 
-    return patch.object(Coordinator, "_judge_leases", _judge_leases)
+    return patch.object(Registry, "judge_leases", judge_leases)
 
 
 # --- who counts -------------------------------------------------------------------------------------
@@ -283,6 +310,30 @@ def records_of_any_cycle() -> AbstractContextManager[Any]:
     return patch.object(Roster, "take", take)
 
 
+@_variant("drained_are_not_placed", focus=("drain", "ask_restart"))
+def drained_arrivals_count() -> AbstractContextManager[Any]:
+    """A node that waits for the seal and is asked to go keeps its arrival."""
+
+    def drain(self: Roster, incarnation: str) -> bool:
+        is_new = incarnation in self.members and incarnation not in self.draining
+        self.draining.update([incarnation] if is_new else [])
+        return is_new
+
+    return patch.object(Roster, "drain", drain)
+
+
+@_variant("drained_are_not_placed", focus=("drain",))
+def drains_whoever_remains() -> AbstractContextManager[Any]:
+    """The next cycle opens for a drain though too few nodes would remain."""
+    original = Coordinator._drain
+
+    def _drain(self: Coordinator) -> Any:
+        drain = original(self)
+        return drain and replace(drain, is_covered=True)
+
+    return patch.object(Coordinator, "_drain", _drain)
+
+
 # --- nodes ------------------------------------------------------------------------------------------
 
 
@@ -291,8 +342,8 @@ def seat_of_an_earlier_cycle() -> AbstractContextManager[Any]:
     """A node remembers its seat and does not look again."""
     seats: dict[str, Seat] = {}
 
-    def decide(view: View, mine: Progress, incarnation: str) -> Any:
-        decision = decide_step(view, mine, incarnation)
+    def decide(view: View, mine: Progress, incarnation: str, is_draining: bool) -> Any:
+        decision = decide_step(view, mine, incarnation, is_draining)
         if isinstance(decision, TakeSeat):
             return TakeSeat(decision.sealed, seats.setdefault(incarnation, decision.seat))
         return decision
@@ -386,7 +437,7 @@ class _LateBell(SimHost):
 @contextmanager
 def bell_deleted_after_the_look() -> Iterator[None]:
     """With nothing but the bell to make the coordinator read, a ring between look and deletion is lost."""
-    original = Coordinator._read_records
+    original = Registry.read
     hosts: list[_LateBell] = []
     original_init = _LateBell.__init__
 
@@ -394,11 +445,12 @@ def bell_deleted_after_the_look() -> Iterator[None]:
         hosts[:] = [self]
         original_init(self, *args)
 
-    def _read_records(self: Coordinator) -> Move[None]:
+    def read(self: Registry) -> Move[list[AnyRecord]]:
         if hosts[0].is_due or self.disagrees_since is not None:
-            yield from original(self)
+            return (yield from original(self))
+        return []
 
-    with patch.object(Coordinator, "_read_records", _read_records), patch.object(_LateBell, "__init__", __init__):
+    with patch.object(Registry, "read", read), patch.object(_LateBell, "__init__", __init__):
         yield
 
 

@@ -61,7 +61,9 @@ def crowd(count: int) -> Shape:
 def restless(heals_at: float) -> Shape:
     """Three nodes and a spare, cycle after cycle."""
     return Shape(
-        settings=RunSettings(run_id="sim", min_nodes=3, max_nodes=4, last_call_s=0.5),
+        settings=RunSettings(
+            run_id="sim", min_nodes=3, max_nodes=4, last_call_s=0.5, max_node_failures=0, crash_loop=0
+        ),
         node_count=4,
         has_infra_ranks=True,
         has_domains=False,
@@ -87,6 +89,9 @@ def draw_shape(rng: Random, min_nodes: int | None = None, has_faults: bool = Tru
         join_s=rng.uniform(3 * lease_s, 8 * lease_s),
         last_call_s=rng.choice((0.5, 2.0, lease_s, 2 * lease_s)),
         settle_s=rng.choice((0.0, 0.0, 0.3)),
+        max_node_failures=0,
+        crash_loop=0,
+        drain_grace_s=rng.choice((0.0, 2.0, 5.0)),
     )
     return Shape(
         settings=settings,

@@ -1,0 +1,191 @@
+"""Who is in the run, and who is alive: reads what nodes wrote, admits newcomers, judges leases, fences.
+
+The coordinator's other half: it keeps the roster true to the store, and decides nothing about cycles. Written as
+moves, so it performs nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ft_rendezvous import board, journal
+from ft_rendezvous.core.blame import Ledger
+from ft_rendezvous.core.lifecycle import Role
+from ft_rendezvous.core.liveness import LeaseTable
+from ft_rendezvous.core.model import (
+    AnyRecord,
+    Arrival,
+    Failure,
+    Goodbye,
+    Outcome,
+    Withdrawal,
+    node_name,
+)
+from ft_rendezvous.core.roster import Fence, Roster, blame_keys
+from ft_rendezvous.ports import Clock, Move
+from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.wire import Keys
+
+
+@dataclass(slots=True)
+class Registry:
+    """The roster, the leases and the ledger, as of the last look."""
+
+    settings: RunSettings
+    keys: Keys
+    clock: Clock
+    journal: journal.Journal
+    roster: Roster = field(init=False, default_factory=Roster)
+    leases: LeaseTable = field(init=False)
+    ledger: Ledger = field(init=False)
+    cycle_id: int = field(init=False, default=0)
+    is_open: bool = field(init=False, default=True)
+    """Whether arrivals in the current cycle count; the coordinator says so."""
+    readers: list[board.LogReader] = field(init=False, default_factory=list)
+    """Logs still read, oldest cycle first: the current one, and those before it that are not deleted."""
+    fenced_in: list[tuple[int, str]] = field(init=False, default_factory=list)
+    """Whose fence keys are still in the store, and since which cycle."""
+    disagrees_since: float | None = field(init=False, default=None)
+    """Since when counts and records of the current cycle have told different stories."""
+    stays_until: float = field(init=False, default=float("-inf"))
+    """Somebody who cannot be waited for by name may come for the verdict until then."""
+    next_look_at: float = field(init=False, default=float("-inf"))
+    look_gap_s: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.leases = LeaseTable(self.settings.lease_s, self.settings.beat_s)
+        self.ledger = Ledger(self.settings.blame_rules)
+        self.look_gap_s = self.settings.beat_s / 4
+
+    def begin_cycle(self, reader: board.LogReader) -> None:
+        """Read another log from now on; the one before it is still read, for those who are late."""
+        self.readers.append(reader)
+        self.cycle_id, self.is_open, self.disagrees_since = reader.cycle_id, True, None
+
+    # --- what nodes wrote ---------------------------------------------------------------------------
+
+    def read(self) -> Move[list[AnyRecord]]:
+        """Look at all logs once, and take in what is new. Returns it too."""
+        reading = yield from board.read_logs(self.keys, self.readers)
+        for bad in reading.bad:
+            self.journal(journal.RecordRefused(self.cycle_id, bad))
+        # Whoever leaves makes room first: a newcomer may come in its place, with its infra rank.
+        leaving = {record.incarnation for record in reading.records if isinstance(record, Goodbye)}
+        leaving &= self.roster.members.keys()
+        for record in reading.records:
+            if record.incarnation in leaving:
+                yield from self._take(record)
+        yield from self._admit(reading.records)
+        for record in reading.records:
+            if record.incarnation not in leaving:
+                yield from self._take(record)
+        if self.readers[-1].is_consistent:
+            self.disagrees_since = None
+        elif self.disagrees_since is None:
+            self.disagrees_since = self.clock()
+        return reading.records
+
+    def _admit(self, records: Sequence[AnyRecord]) -> Move[None]:
+        """Take in newcomers, in the order they were counted: of two starts of one node the newer one stays."""
+        arrivals = [
+            record for record in records if isinstance(record, Arrival) and not self.roster.is_known(record.incarnation)
+        ]
+        newcomers = {arrival.incarnation: arrival for arrival in reversed(arrivals)}
+        refused = yield from self._refuse_unfit(newcomers)
+        for arrival in sorted(newcomers.values(), key=lambda arrival: (arrival.cycle_id, arrival.seq)):
+            if arrival.incarnation not in refused:
+                yield from self._take_newcomer(arrival)
+
+    def _take_newcomer(self, arrival: Arrival) -> Move[None]:
+        for fence in self.roster.take(arrival, self.cycle_id, self.is_open):
+            yield from self.fence(fence)
+        if arrival.incarnation in self.roster.members:
+            self.leases.grant(arrival.incarnation, self.clock())
+            is_spare = arrival.incarnation not in self.roster.arrived
+            self.journal(journal.NodeJoined(self.cycle_id, node_name(arrival.node), is_spare))
+
+    def _refuse_unfit(self, newcomers: Mapping[str, Arrival]) -> Move[set[str]]:
+        """Turn away newcomers without a beat, whose lease could not be judged, and with other settings."""
+        beating = yield from board.find_beating(self.keys, list(newcomers))
+        digest, now = self.settings.digest, self.clock()
+        refused: set[str] = set()
+        for incarnation, arrival in newcomers.items():
+            if incarnation not in beating:
+                reason = "it arrived without a beat, so its lease could not be judged"
+            elif arrival.node.digest != digest:
+                reason = "its settings differ from the run's: use the same --nnodes and --rdzv-conf on all nodes"
+            elif left_s := max(self.ledger.quarantined_for(key, now) for key in blame_keys(arrival)):
+                reason = f"{node_name(arrival.node)} is in quarantine for another {left_s:.0f} s"
+            else:
+                continue
+            refused.add(incarnation)
+            self.roster.fenced.add(incarnation)
+            yield from self.fence(Fence(incarnation, node_name(arrival.node), reason, is_refusal=True))
+        return refused
+
+    def _take(self, record: AnyRecord) -> Move[None]:
+        """Take in what a member says; whoever is not one, or not any more, can only say that it is unfit."""
+        member = self.roster.members.get(record.incarnation)
+        if member is None and not isinstance(record, Withdrawal):
+            return
+        self._note_failure(record)
+        self.roster.take(record, self.cycle_id, self.is_open)
+        match record:
+            case Goodbye() if member is not None:
+                self.journal(journal.NodeWent(self.cycle_id, member.name, record.outcome))
+            case Withdrawal():
+                self.journal(journal.NodeUnhealthy(self.cycle_id, node_name(record.node), record.reason))
+        if member is not None and record.incarnation not in self.roster.members:
+            self.leases.revoke(record.incarnation)
+            yield from board.end_beat(self.keys, record.incarnation)
+
+    def _note_failure(self, record: AnyRecord) -> None:
+        """Remember whose workers failed. An agent that gives up may not have said so before it left."""
+        if isinstance(record, Goodbye) and record.outcome is Outcome.FAILED:
+            record = Failure(
+                epoch=record.epoch,
+                cycle_id=record.cycle_id,
+                incarnation=record.incarnation,
+                reason=record.reason,
+            )
+        if isinstance(record, Failure):
+            note = self.roster.failure_of(record)
+            if note is not None and self.ledger.note(note):
+                self.journal(journal.WorkersEnded(note))
+
+    # --- who is alive -------------------------------------------------------------------------------
+
+    def judge_leases(self, published: int) -> Move[None]:
+        """Look at the beats when it is time to; `published` is the newest event."""
+        started = self.clock()
+        if started < self.next_look_at:
+            return
+        counters = yield from board.read_beats(self.keys, list(self.leases.leases))
+        now = self.clock()
+        self.leases.observe(counters, now, self.look_gap_s, published)
+        for incarnation in self.leases.judge_leases(now):
+            yield from self._drop(incarnation, f"no beat for {self.settings.lease_s:g} s")
+        for incarnation in self.leases.judge_deaf(now):
+            yield from self._drop(incarnation, "it beats, but it does not act upon events")
+        # Reading beats costs the store in proportion to the nodes: spend about a tenth of the time on it. But look
+        # several times per lease: a pause that falls between two looks and is not seen as one kills the living.
+        gap_s = min(max(self.settings.beat_s / 4, 10 * (now - started)), self.settings.lease_s / 4)
+        expiry = self.leases.first_expiry()
+        self.next_look_at = now + gap_s if expiry is None else min(now + gap_s, expiry)
+        self.look_gap_s = self.next_look_at - now
+
+    def _drop(self, incarnation: str, reason: str) -> Move[None]:
+        name, role = self.roster.describe(incarnation), self.roster.members[incarnation].role
+        if role is Role.FINISHED:
+            # It has done its part, and may only be slow to come for the verdict.
+            self.stays_until = self.clock() + self.settings.store_grace_s
+        self.roster.drop(incarnation)
+        yield from self.fence(Fence(incarnation, name, reason, is_refusal=False))
+
+    def fence(self, fence: Fence) -> Move[None]:
+        self.leases.revoke(fence.incarnation)
+        prefix = board.REFUSED if fence.is_refusal else ""
+        yield from board.fence(self.keys, fence.incarnation, prefix + fence.reason)
+        self.fenced_in.append((self.cycle_id, fence.incarnation))
+        self.journal(journal.NodeFenced(self.cycle_id, fence.node, fence.incarnation, fence.reason))

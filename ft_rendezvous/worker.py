@@ -1,0 +1,84 @@
+"""What a training script may call: who this worker is, and three things to tell its agent.
+
+Telling is one datagram, and nothing here waits, or raises because of how the process was started: a script that calls
+these runs as well without this backend. Importing this costs no more than the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+from ft_rendezvous.messages import DOOR_VARIABLE, AtCheckpoint, Drain, Message, Restart, encode, one_line, socket_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """This worker's place in the run, in the cycle it was started for."""
+
+    run_id: str
+    cycle_id: int
+    rank: int
+    world_size: int
+    node_rank: int
+    role: str
+    domain: str | None
+    infra_rank: int | None
+
+
+def info() -> WorkerInfo | None:
+    """This worker's place; None in a process that is no worker under this backend."""
+    cycle_id, node_rank = _number("FT_CYCLE_ID"), _number("FT_NODE_RANK")
+    rank, world_size = _number("RANK"), _number("WORLD_SIZE")
+    run_id, role = os.environ.get("TORCHELASTIC_RUN_ID"), os.environ.get("ROLE_NAME")
+    if cycle_id is None or node_rank is None or rank is None or world_size is None or run_id is None or role is None:
+        return None
+    return WorkerInfo(
+        run_id=run_id,
+        cycle_id=cycle_id,
+        rank=rank,
+        world_size=world_size,
+        node_rank=node_rank,
+        role=role,
+        domain=os.environ.get("FT_NODE_DOMAIN") or None,
+        infra_rank=_number("FT_NODE_INFRA_RANK"),
+    )
+
+
+def request_restart(reason: str) -> bool:
+    """Ask that the whole group restarts into a new cycle. False if there was no agent to tell."""
+    return _tell(Restart, reason=one_line(reason))
+
+
+def request_drain(reason: str = "") -> bool:
+    """Ask that this node be drained: it gives up its place in the next cycle. False if there was no agent to tell."""
+    return _tell(Drain, reason=one_line(reason))
+
+
+def at_checkpoint() -> bool:
+    """Tell that a checkpoint has just been written: a good moment for a cycle that was asked for to open.
+
+    False if there was no agent to tell.
+    """
+    return _tell(AtCheckpoint)
+
+
+def _tell(message_type: type[Message], **said: str) -> bool:
+    """Whether the message was laid at the agent's door. A door that is full, or gone, is no reason to stop training."""
+    cycle_id, local_rank = _number("FT_CYCLE_ID"), _number("LOCAL_RANK")
+    address = os.environ.get(DOOR_VARIABLE, "")
+    if cycle_id is None or local_rank is None or not address.startswith("@"):
+        return False
+    message = message_type(cycle_id=cycle_id, local_rank=local_rank, **said)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+            sock.sendto(encode(message), socket_name(address))
+    except OSError:
+        return False
+    return True
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else None

@@ -1,0 +1,175 @@
+"""What an agent does for its workers beside running them: who failed first, what they ask for, whom a drain reaches.
+
+One `Workers` per agent process. It owns the reaper, the door and the watch, and speaks to the coordinator through
+the link's posts, so that nothing here ever waits for the store. What torch knows of its workers comes in through
+`torch_seams`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ft_rendezvous import processes
+from ft_rendezvous.core.joining import WorkerExit
+from ft_rendezvous.core.model import RequestKind
+from ft_rendezvous.door import Door
+from ft_rendezvous.link import Link
+from ft_rendezvous.messages import DOOR_VARIABLE, AtCheckpoint, Drain, Message, Restart
+from ft_rendezvous.participant import Place
+from ft_rendezvous.reaper import MARKER_VARIABLE, Reaper
+from ft_rendezvous.worker_watch import FirstFailure, WorkerWatch
+
+log = logging.getLogger("ft_rendezvous")
+
+DRAIN_SIGNAL = signal.SIGUSR1
+Handler = Callable[[int, FrameType | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The workers of one place, as torch started them; by local rank."""
+
+    pids: Mapping[int, int]
+    ranks: Mapping[int, int]
+    error_files: Mapping[int, str]
+
+
+class Workers:
+    """The workers of this node, in whatever cycle."""
+
+    def __init__(self) -> None:
+        self._link: Link | None = None
+        self._place: Place | None = None
+        self._seated_at = 0.0
+        self._pids: tuple[int, ...] = ()
+        self._watch: WorkerWatch | None = None
+        self._has_forwarded = False
+        self._marker = secrets.token_hex(8)
+        self._reaper = Reaper.start(self._marker)
+        self._door = Door(self._hear)
+        self._former = _set_handler(DRAIN_SIGNAL, self._on_drain_signal)
+
+    def environment(self) -> dict[str, str]:
+        """What workers need to be found, and to find their agent."""
+        # A worker that renames itself with `setproctitle` would wipe its environment, and the marker with it.
+        return {MARKER_VARIABLE: self._marker, DOOR_VARIABLE: self._door.address, "SPT_NOENV": "1"}
+
+    def end(self) -> None:
+        """The agent is on an orderly way out: its workers are gone, and nobody must be killed for it."""
+        self.stop_watch()
+        self._door.close()
+        self._reaper.dismiss()
+        if self._former is not None:
+            signal.signal(DRAIN_SIGNAL, self._former)
+
+    # --- one place after another --------------------------------------------------------------------
+
+    def take(self, link: Link, place: Place) -> None:
+        """Workers are about to start in this place."""
+        self._link, self._place, self._seated_at = link, place, time.monotonic()
+
+    def started(self, started: Started) -> None:
+        self._pids = tuple(started.pids.values())
+        self._watch = WorkerWatch(started.pids, self._seated_at, lambda failure: self._tell_failure(started, failure))
+
+    def stop_watch(self) -> FirstFailure | None:
+        """What becomes of the workers from here on is the agent's doing. Returns how the first of them failed.
+
+        A worker whose exit code the agent took first may have ended well: that is no failure to speak of.
+        """
+        watch, self._watch, self._pids = self._watch, None, ()
+        if watch is None:
+            return None
+        watch.stop()
+        return watch.failure if watch.failure is not None and watch.failure.exit_code is not None else None
+
+    def _tell_failure(self, started: Started, failure: FirstFailure) -> None:
+        """Tell at once: the agent looks ten times a second, and stops the others before it says a word."""
+        link, place = self._link, self._place
+        if link is None or place is None or failure.exit_code is None:
+            return
+        rank = started.ranks.get(failure.local_rank)
+        reason = describe_exit(failure.exit_code, started.error_files.get(failure.local_rank))
+        link.participant.worker_exit = WorkerExit(reason, rank, failure.exit_code, round(failure.after_s, 6))
+        log.error("cycle=%d rank=%s: worker ended first on this node: %s", place.cycle_id, rank, reason)
+        link.post(link.participant.report_failure(place.cycle_id))
+
+    # --- what workers and people ask for ------------------------------------------------------------
+
+    def _hear(self, message: Message) -> None:
+        link, place = self._link, self._place
+        if link is None or place is None or message.cycle_id != place.cycle_id:
+            return
+        participant = link.participant
+        match message:
+            case Restart():
+                link.post(participant.ask(RequestKind.RESTART, message.reason))
+            case Drain():
+                link.post(participant.ask_drain(message.reason or "a worker asked for it"))
+            case AtCheckpoint() if place.rank == 0:
+                # A checkpoint is everybody's: one node tells of it.
+                link.post(participant.tell_checkpoint(place.cycle_id))
+
+    def _on_drain_signal(self, _signum: int, _frame: FrameType | None) -> None:
+        """Runs in the main thread, between any two of its steps: it must not wait for what that thread holds."""
+        threading.Thread(target=self._drain_by_signal, name="ft-drain", daemon=True).start()
+
+    def _drain_by_signal(self) -> None:
+        log.info("%s: this node is draining", DRAIN_SIGNAL.name)
+        self.forward_drain()
+        if self._link is not None:
+            self._link.post(self._link.participant.ask_drain(DRAIN_SIGNAL.name))
+
+    def greet(self, link: Link) -> None:
+        """A link to the run is there: a signal that comes before the first place finds whom to tell."""
+        self._link = link
+        link.participant.on_drain = self.forward_drain
+
+    def forward_drain(self) -> None:
+        """Workers may want to save: they get the signal too, once, if they have a handler for it."""
+        if not self._has_forwarded and self._pids:
+            self._has_forwarded = True
+            reached = processes.forward(DRAIN_SIGNAL, self._pids)
+            log.info("%s forwarded to %d of %d workers", DRAIN_SIGNAL.name, len(reached), len(self._pids))
+
+
+def describe_exit(exit_code: int, error_file: str | None) -> str:
+    """How a worker ended, with its own words if it left any (torch's `@record` writes them)."""
+    how = _signal_name(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
+    message = _message_in(error_file)
+    return f"{how}: {message}" if message else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"killed by {signal.Signals(number).name}"
+    except ValueError:
+        return f"killed by signal {number}"
+
+
+def _message_in(error_file: str | None) -> str:
+    try:
+        message = json.loads(Path(error_file or os.devnull).read_bytes())["message"]
+        text = message["message"] if isinstance(message, dict) else message
+        return str(text).strip().splitlines()[0][:150]
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return ""
+
+
+def _set_handler(signum: signal.Signals, handler: Handler) -> Any:
+    """Install a handler where Python allows it; returns the former one. None if nothing was installed."""
+    if threading.current_thread() is not threading.main_thread():
+        log.warning("not in the main thread: %s is not handled", signum.name)
+        return None
+    return signal.signal(signum, handler)

@@ -1,0 +1,179 @@
+"""A worker knows who it is and can tell its agent; where there is no agent, nothing happens."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from ft_rendezvous import worker
+from ft_rendezvous.door import Door
+from ft_rendezvous.messages import MAX_REASON_CHARS, AtCheckpoint, Drain, Message, Restart
+from tests.integration.cluster import WAIT_S
+from tests.worker.porch import CYCLE_ID, ENVIRON, Porch, open_fds
+
+CALLS: list[Callable[[], bool]] = [lambda: worker.request_restart("slow"), worker.request_drain, worker.at_checkpoint]
+by_call = pytest.mark.parametrize("call", CALLS, ids=["restart", "drain", "checkpoint"])
+
+WORKER = """
+from ft_rendezvous import worker
+print(worker.info().rank, worker.request_restart("a\\nb"), worker.request_drain(), worker.at_checkpoint())
+"""
+
+AGENT = """
+from ft_rendezvous.door import Door
+print(Door(print).address, flush=True)
+input()
+"""
+
+
+# --- who this worker is -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("worker_porch")
+def test_a_worker_knows_its_place() -> None:
+    assert worker.info() == worker.WorkerInfo(
+        run_id="job",
+        cycle_id=CYCLE_ID,
+        rank=5,
+        world_size=8,
+        node_rank=1,
+        role="trainer",
+        domain="rack3",
+        infra_rank=12,
+    )
+
+
+@pytest.mark.usefixtures("worker_porch")
+def test_what_a_node_has_not_said_about_itself_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FT_NODE_DOMAIN", "")
+    monkeypatch.setenv("FT_NODE_INFRA_RANK", "")
+    info = worker.info()
+    assert info is not None
+    assert info.domain is None
+    assert info.infra_rank is None
+
+
+def test_elsewhere_there_is_no_info() -> None:
+    assert worker.info() is None
+
+
+@pytest.mark.usefixtures("worker_porch")
+@pytest.mark.parametrize(
+    ("name", "value"), [("FT_CYCLE_ID", None), ("FT_CYCLE_ID", "x"), ("RANK", "-1"), ("RANK", "²")]
+)
+def test_half_an_environment_is_none(name: str, value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent's own environment, say, has the cycle and no rank."""
+    if value is None:
+        monkeypatch.delenv(name)
+    else:
+        monkeypatch.setenv(name, value)
+    assert worker.info() is None
+
+
+# --- telling ----------------------------------------------------------------------------------------
+
+
+def test_a_worker_process_is_heard(porch: Porch) -> None:
+    environ = {**os.environ, **porch.environ}
+    told = subprocess.run((sys.executable, "-c", WORKER), env=environ, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["5", "True", "True", "True"]
+    assert porch.hear() == Restart(cycle_id=CYCLE_ID, local_rank=2, reason="a b")
+    assert porch.hear() == Drain(cycle_id=CYCLE_ID, local_rank=2, reason="")
+    assert porch.hear() == AtCheckpoint(cycle_id=CYCLE_ID, local_rank=2)
+
+
+def test_a_long_reason_is_cut(worker_porch: Porch) -> None:
+    assert worker.request_drain("😀" * 100_000)
+    assert worker_porch.hear() == Drain(cycle_id=CYCLE_ID, local_rank=2, reason="😀" * MAX_REASON_CHARS)
+
+
+def test_telling_leaves_no_descriptor(worker_porch: Porch) -> None:
+    before = open_fds()
+    assert worker.at_checkpoint()
+    worker_porch.close()
+    assert not worker.at_checkpoint()
+    assert open_fds() < before, "only the door's own is gone"
+
+
+# --- nobody to tell ---------------------------------------------------------------------------------
+
+
+@by_call
+def test_without_this_backend_nothing_happens(call: Callable[[], bool]) -> None:
+    before = open_fds()
+    assert not call()
+    assert open_fds() == before
+
+
+@by_call
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("FT_DOOR", ""),
+        ("FT_DOOR", "@ft-rendezvous/nobody"),
+        ("FT_DOOR", "@" + "x" * 200),
+        ("FT_DOOR", "/tmp/door"),
+        ("FT_DOOR", "@\udcff"),
+        ("FT_CYCLE_ID", ""),
+        ("FT_CYCLE_ID", "x"),
+        ("LOCAL_RANK", ""),
+    ],
+)
+def test_a_broken_environment_is_no_error(
+    call: Callable[[], bool], name: str, value: str, worker_porch: Porch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert not call()
+    assert worker_porch.close() == []
+
+
+@by_call
+def test_a_killed_agent_is_not_told(call: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with subprocess.Popen((sys.executable, "-c", AGENT), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+        try:
+            assert agent.stdout is not None
+            monkeypatch.setenv("FT_DOOR", agent.stdout.readline().decode().strip())
+            assert call()
+        finally:
+            agent.send_signal(signal.SIGKILL)
+    assert not call()
+
+
+def test_a_full_door_drops_the_message_and_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Message] = []
+    goes_on = threading.Event()
+
+    def take_in(message: Message) -> None:
+        assert goes_on.wait(WAIT_S)
+        heard.append(message)
+
+    door = Door(take_in)
+    try:
+        for name, value in {**ENVIRON, "FT_DOOR": door.address}.items():
+            monkeypatch.setenv(name, value)
+        told = sum(1 for _ in itertools.takewhile(lambda no: worker.request_restart(str(no)), itertools.count()))
+        assert told > 0
+    finally:
+        goes_on.set()
+        door.close()
+    assert [message.reason for message in heard if isinstance(message, Restart)] == [str(no) for no in range(told)]
+
+
+# --- what it costs ----------------------------------------------------------------------------------
+
+
+def test_the_import_is_cheap() -> None:
+    """A fresh interpreter loads the standard library and two modules of ours."""
+    program = "import sys; before = set(sys.modules); import ft_rendezvous.worker; print(*set(sys.modules) - before)"
+    loaded = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=True).stdout.split()
+    foreign = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names}
+    assert foreign == {"ft_rendezvous", "ft_rendezvous.worker", "ft_rendezvous.messages"}
