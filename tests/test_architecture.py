@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent / "ft_rendezvous"
 MODULES = sorted(ROOT.rglob("*.py"))
 CORE = sorted((ROOT / "core").glob("*.py"))
 TOO_LONG = 400
-TORCHLESS = "wire board ports coordinator registry participant journal settings errors net worker door health".split()
+TORCHLESS = ("wire", "board", "ports", "coordinator", "registry", "participant", "journal", "settings", "errors", "net")
 CATCHERS = ("handler.py", "host.py", "link.py", "door.py", "nvidia_health.py")
 
 
