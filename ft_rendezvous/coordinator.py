@@ -263,7 +263,7 @@ class Coordinator:
         decision = decide_move(len(self.roster.unfinished), self.roster.troubles, drain, self.clock())
         match decision:
             case Stay():
-                if drain is not None and drain.is_covered:
+                if drain is not None and drain.nodes and drain.is_covered:
                     return drain.due_at
             case OpenNext():
                 yield from self._open(decision.why)
@@ -272,11 +272,16 @@ class Coordinator:
         return self.registry.next_look_at
 
     def _drain(self) -> Drain | None:
-        nodes = self.roster.draining_actives() if self.roster.draining else []
-        if not nodes or self.drain_due_at is None:
+        if not self.roster.draining or self.drain_due_at is None:
             return None
-        is_covered = self.roster.joinable_count() >= self.settings.min_nodes
-        return Drain(tuple(nodes), self.drain_due_at, self.is_at_checkpoint, is_covered)
+        others, wanted = len(self.roster.members) - len(self.roster.draining), self.settings.min_nodes
+        return Drain(
+            nodes=tuple(self.roster.draining_actives()),
+            due_at=self.drain_due_at,
+            is_at_checkpoint=self.is_at_checkpoint,
+            is_covered=self.roster.joinable_count() >= wanted,
+            is_total=others < wanted,
+        )
 
     def _open(self, why: AnyWhy) -> Move[None]:
         is_first = not self.registry.readers

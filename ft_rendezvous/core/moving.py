@@ -28,14 +28,17 @@ MoveDecision = Stay | OpenNext | Close
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Active nodes have been asked to give up their places."""
+    """Nodes of the world have been asked to give up their places."""
 
     nodes: tuple[str, ...]
+    """Those that still train."""
     due_at: float
     """When the next cycle opens even if no checkpoint is written."""
     is_at_checkpoint: bool
     is_covered: bool
-    """Whether enough other nodes are alive to form the next world."""
+    """Whether enough other nodes are alive that can form the next world."""
+    is_total: bool
+    """Whether all others together, finished or not, are too few for a world."""
 
 
 def decide_move(unfinished_count: int, troubles: Sequence[AnyWhy], drain: Drain | None, now: float) -> MoveDecision:
@@ -45,12 +48,12 @@ def decide_move(unfinished_count: int, troubles: Sequence[AnyWhy], drain: Drain 
     nodes opens nothing: the workers may finish, or are ended from outside, and the run is to be continued later.
     """
     if unfinished_count == 0:
-        if drain is not None and not drain.is_covered:
+        if drain is not None and drain.is_total:
             return Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain"))
         return Close(Verdict(VerdictKind.SUCCEEDED))
     if troubles:
         return OpenNext(_cause(troubles))
-    if drain is not None and drain.is_covered and (drain.is_at_checkpoint or now >= drain.due_at):
+    if drain is not None and drain.nodes and drain.is_covered and (drain.is_at_checkpoint or now >= drain.due_at):
         return OpenNext(NodesDrain(drain.nodes[:NAMED], len(drain.nodes)))
     return Stay()
 

@@ -47,8 +47,8 @@ def test_decision(unfinished: int, troubles: list[AnyWhy], expected: object) -> 
     assert decide_move(unfinished, troubles, None, 0.0) == expected
 
 
-def draining(is_at_checkpoint: bool = False, is_covered: bool = True) -> Drain:
-    return Drain(("a", "b"), 100.0, is_at_checkpoint, is_covered)
+def draining(is_at_checkpoint: bool = False, is_covered: bool = True, is_total: bool = False) -> Drain:
+    return Drain(("a", "b"), 100.0, is_at_checkpoint, is_covered, is_total)
 
 
 DRAINED = Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain"))
@@ -64,7 +64,9 @@ DRAINS = OpenNext(NodesDrain(("a", "b"), 2))
         pytest.param(4, [FAILED], draining(), 1.0, OpenNext(FAILED), id="a trouble does not wait"),
         pytest.param(4, [], draining(True, is_covered=False), 200.0, Stay(), id="too few remain: nothing is opened"),
         pytest.param(0, [], draining(), 1.0, SUCCESS, id="all finished in the grace"),
-        pytest.param(0, [], draining(is_covered=False), 1.0, DRAINED, id="all ended, too few remain: to be continued"),
+        pytest.param(0, [], draining(is_covered=False), 1.0, SUCCESS, id="all finished, and enough of them may stay"),
+        pytest.param(0, [], draining(is_covered=False, is_total=True), 1.0, DRAINED, id="all ended: to be continued"),
+        pytest.param(4, [], Drain((), 0.0, True, True, False), 1.0, Stay(), id="whoever drains has finished"),
     ],
 )
 def test_decision_while_draining(

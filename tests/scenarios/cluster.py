@@ -12,6 +12,7 @@ from typing import Any
 
 from ft_rendezvous import wire
 from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.core.joining import Drained
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, View
 from ft_rendezvous.errors import FtError
 from ft_rendezvous.journal import Entry
@@ -40,7 +41,7 @@ class Node:
         self.name = name
         self.store = store
         self.place: Place | None = None
-        self.outcome: Verdict | FtError | None = None
+        self.outcome: Verdict | FtError | Outcome | None = None
         self.is_busy = False
         """Its agent takes its time to stop the workers."""
         self.is_frozen = False
@@ -142,7 +143,11 @@ class Node:
         self.place = None
         self._flow = self.participant.next_place()
 
-    def _take(self, result: Place | Verdict) -> None:
+    def _take(self, result: Place | Verdict | Drained) -> None:
+        if isinstance(result, Drained):
+            self.outcome = Outcome.DRAINED
+            self.leave(Outcome.DRAINED, "")
+            return
         self.cluster.tell(self, result)
         if isinstance(result, Place):
             self.place = result
