@@ -16,7 +16,7 @@ from ft_rendezvous.core.model import Closed, FirstCycle, Head, NodeInfo, Opened,
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.link import Link
 from ft_rendezvous.participant import CHANGED, Flow, Participant
-from ft_rendezvous.ports import Add, Op
+from ft_rendezvous.ports import Add, Append, Get, Move, Op
 from tests.contract.benches import LONG_S
 from tests.contract.live import live_run
 from tests.sim.store import SimStore
@@ -112,6 +112,44 @@ def test_whatever_a_flow_raises_reaches_whoever_waits_and_ends_nothing_else(link
 def count() -> Flow[int]:
     counted: int = yield Add("n", 1)
     return counted
+
+
+def test_what_is_posted_goes_before_what_waits_and_nobody_waits_for_it(link: Link, pool: ThreadPoolExecutor) -> None:
+    waiting = pool.submit(lambda: link.run(wait_for_changes()))
+    while link._is_stirred:
+        time.sleep(0.001)
+    with link._changed:
+        # Nothing is carried before both are there.
+        link.post(append_letter(b"a"))
+        link.post(append_letter(b"b"))
+    assert link.run(read_letters()) == b"ab"
+    with pytest.raises(StoreUnavailable, match="leaving"):
+        waiting.result(LONG_S)
+
+
+def test_a_post_that_fails_is_logged_and_harms_nobody(link: Link, caplog: pytest.LogCaptureFixture) -> None:
+    def post() -> Flow[None]:
+        yield Add("n", 1)
+        raise OSError("no space")
+
+    link.post(post())  # type: ignore[arg-type]
+    assert link.run(count()) == 2
+    assert not link.is_broken
+    assert "could not tell the coordinator: no space" in caplog.text
+
+
+def wait_for_changes() -> Flow[None]:
+    while True:
+        yield CHANGED
+
+
+def append_letter(letter: bytes) -> Move[None]:
+    yield Append("letters", letter)
+
+
+def read_letters() -> Flow[bytes]:
+    letters: bytes = yield Get("letters")
+    return letters
 
 
 def test_a_later_flow_takes_the_place_of_one_that_waits(link: Link, pool: ThreadPoolExecutor) -> None:
