@@ -220,7 +220,7 @@ class WorkerRanks(msgspec.Struct, frozen=True, array_like=True):
     role_world_size: int
 
 
-class Seat(msgspec.Struct, frozen=True):
+class Seat(msgspec.Struct, frozen=True, array_like=True):
     """One node's line in a sealed cycle; `rank` is None for a standby."""
 
     rank: int | None

@@ -13,6 +13,7 @@ The backend is an argument: the same scenarios run against torch's c10d, to comp
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 HERE = Path(__file__).parent
 TRAIN = HERE / "workers" / "train.py"
@@ -130,8 +131,6 @@ class Node:
     log_path: Path
     process: subprocess.Popen[bytes]
     started_at: float = field(default_factory=time.monotonic)
-    may_leave_workers: bool = False
-    """The test killed the agent alone: what becomes of its workers is not the agent's doing."""
 
     @property
     def pid(self) -> int:
@@ -212,7 +211,6 @@ class Node:
 
     def kill(self, with_workers: bool = True) -> None:
         """SIGKILL the agent, as a crash of the machine (with its workers) or of the agent alone."""
-        self.may_leave_workers = not with_workers
         # Stopped first: else the workers of a dying agent have a moment to live on their own.
         self.pause(with_workers)
         for pid in list(self._pids(with_workers)):
@@ -281,6 +279,7 @@ class Job:
         is_host: bool | None = None,
         infra_rank: int | None = None,
         nproc: int | None = None,
+        max_restarts: int | None = None,
         endpoint: str | None = None,
         conf: Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
@@ -297,7 +296,7 @@ class Job:
             *launcher,
             f"--nnodes={self.nnodes}",
             f"--nproc-per-node={nproc or self.nproc}",
-            f"--max-restarts={self.max_restarts}",
+            f"--max-restarts={self.max_restarts if max_restarts is None else max_restarts}",
             f"--rdzv-backend={self.cluster.backend}",
             f"--rdzv-endpoint={endpoint or self.endpoint}",
             f"--rdzv-id={self.run_id}",
@@ -345,6 +344,12 @@ def assert_quiet(*nodes: Node) -> None:
     """Nothing in the logs looks like an accident."""
     for node in nodes:
         assert "Traceback" not in node.log, node.tail()
+
+
+def read_verdict(path: Path) -> dict[str, Any]:
+    """A verdict file, by its own names."""
+    verdict: dict[str, Any] = json.loads(path.read_text())
+    return verdict
 
 
 def ranks_of(node: Node, cycle: int) -> list[int]:
@@ -412,16 +417,11 @@ class Cluster:
     def close(self) -> list[str]:
         """End every process this cluster started. Returns those that should not have been there.
 
-        After a test, every agent has ended and so has every worker but those whose agent the test killed alone. A
-        process that is on its way out gets a moment.
+        After a test, every agent has ended and so has every worker, also of an agent that was killed. A process that is
+        on its way out gets a moment.
         """
-        excused = {node.marker for node in self.nodes if node.may_leave_workers}
-
-        def leftovers() -> list[Process]:
-            return [process for process in find_processes(f"{self._id}/") if process.marker not in excused]
-
         deadline = time.monotonic() + 5.0
-        while (left := leftovers()) and time.monotonic() < deadline:
+        while (left := find_processes(f"{self._id}/")) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         named = {node.marker: node.name for node in self.nodes}
         described = [f"{named[process.marker]}: pid {process.pid}: {process.command}" for process in left]

@@ -5,20 +5,31 @@ What it does is said on the command line; what it is told by its agent, it print
     begin   before torch is imported: pid, ranks, bootstrap address, and the inputs a user may have set
     step    after an all_reduce: its number and its sum (of rank + 1, so the sum names the world)
     fail    this worker is about to fail on purpose
+    stop    SIGTERM has come, and this worker takes its time
+    stay    SIGTERM or SIGINT has come, and this worker stays until it may go
+    info    what ft_rendezvous.worker says of this worker
+    usr1    SIGUSR1 has come
+    ask     it has asked its agent for something, and whether it was heard
     end     it ends well
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
+import signal
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
+from ft_rendezvous import worker
+
 EXIT_ON_PURPOSE = 17
+EVERY_RANK = -1
 
 
 def report(kind: str, **fields: object) -> None:
@@ -27,10 +38,99 @@ def report(kind: str, **fields: object) -> None:
     os.write(sys.stdout.fileno(), f"ft-test {kind} {text}\n".encode())
 
 
-def fail(**who: object) -> NoReturn:
+def fail(exit_code: int, **who: object) -> NoReturn:
     report("fail", **who)
     # Not through the interpreter's end: gloo's threads sometimes abort in it, and that would be the exit code.
-    os._exit(EXIT_ON_PURPOSE)
+    os._exit(exit_code)
+
+
+def is_to_fail(options: argparse.Namespace, cycle: int, rank: int, world: int) -> bool:
+    if cycle >= options.fail_below:
+        return False
+    if options.fail_node is not None:
+        return os.environ.get("FT_INFRA_RANK") == str(options.fail_node)
+    if options.fail_by_turns:
+        return rank == cycle % world
+    return options.fail_rank in (rank, EVERY_RANK)
+
+
+def stop_slowly(stop_s: float, **who: object) -> None:
+    """Take so long to end when asked to, as a worker that saves its state."""
+
+    def stop(*_: object) -> NoReturn:
+        report("stop", **who)
+        time.sleep(stop_s)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def stay_until(gate: Path, **who: object) -> None:
+    """Do not end when asked to, before this file exists."""
+
+    def stay(signum: int, _frame: object) -> NoReturn:
+        report("stay", **who, signal=signal.Signals(signum).name)
+        wait_for(gate)
+        os._exit(1)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, stay)
+
+
+def catch_usr1(has_checkpoint: bool, **who: object) -> None:
+    """Tell of SIGUSR1, and that a checkpoint was written because of it."""
+
+    def catch(*_: object) -> None:
+        report("usr1", **who)
+        if has_checkpoint:
+            report("ask", **who, what="checkpoint", is_heard=worker.at_checkpoint())
+
+    signal.signal(signal.SIGUSR1, catch)
+
+
+def ask(wanted: str, **who: object) -> None:
+    """Ask for what is wanted in this cycle, as in `restart:1`."""
+    what, _, cycle = wanted.partition(":")
+    if int(cycle) == who["cycle"]:
+        request = {"restart": worker.request_restart, "drain": worker.request_drain}[what]
+        report("ask", **who, what=what, is_heard=request("it wants to"))
+
+
+def wait_for(gate: Path) -> None:
+    while not gate.exists():
+        time.sleep(0.02)
+
+
+def wait_to_be_stopped() -> NoReturn:
+    while True:
+        signal.pause()
+
+
+AddUp = Callable[[int, int], tuple[int, int]]
+
+
+def join_world() -> tuple[AddUp, Callable[[], None]]:
+    """How to add up two numbers over all ranks, and how to leave them."""
+    import torch  # noqa: PLC0415 - costs seconds, and the first report must not wait for it
+    import torch.distributed as dist  # noqa: PLC0415
+
+    dist.init_process_group("gloo", timeout=timedelta(minutes=5))
+
+    def add_up(first: int, second: int) -> tuple[int, int]:
+        values = torch.tensor([first, second])
+        dist.all_reduce(values)
+        return int(values[0]), int(values[1])
+
+    def leave() -> None:
+        dist.barrier()
+        dist.destroy_process_group()
+
+    return add_up, leave
+
+
+def stay_alone() -> tuple[AddUp, Callable[[], None]]:
+    """A world of one: nobody fails of another's end, as with gloo, and nobody waits for torch to be imported."""
+    return lambda first, second: (first, second), lambda: None
 
 
 def cycle_id() -> int:
@@ -44,12 +144,39 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--until", type=Path, help="go on until this file exists")
     parser.add_argument("--step-s", type=float, default=0.1, help="pause between steps")
     parser.add_argument("--fail-below", type=int, default=0, help="fail in cycles below this one")
-    parser.add_argument("--fail-rank", type=int, default=0, help="which rank fails")
+    parser.add_argument("--fail-rank", type=int, default=0, help=f"which rank fails; {EVERY_RANK}: all")
+    parser.add_argument("--fail-node", type=int, help="the infra rank of the node that fails, whatever its rank")
+    parser.add_argument("--fail-by-turns", action="store_true", help="another rank in every cycle")
+    parser.add_argument("--fail-when", type=Path, help="not before this file exists")
     parser.add_argument("--fail-late", action="store_true", help="fail at the end instead of after the first step")
+    parser.add_argument(
+        "--idle-below", type=int, default=0, help="in cycles below this one, without torch: fail at once or wait"
+    )
+    parser.add_argument(
+        "--alone-below", type=int, default=0, help="in cycles below this one, without torch: steps nobody shares"
+    )
+    parser.add_argument("--exit-code", type=int, default=EXIT_ON_PURPOSE, help="of a worker that fails")
+    parser.add_argument("--stop-s", type=float, default=0.0, help="how long to take to stop on SIGTERM")
     parser.add_argument(
         "--linger-s", type=float, default=0.0, help="per rank: how much later than the one below it ends"
     )
+    parser.add_argument("--linger-until", type=Path, help="ranks above 0 end when this file exists")
+    parser.add_argument("--stay-rank", type=int, help="which rank does not end on SIGTERM and SIGINT")
+    parser.add_argument("--stay-until", type=Path, help="when it may end: once this file exists")
+    parser.add_argument("--on-usr1", choices=("tell", "checkpoint"), help="what to do on SIGUSR1; else: nothing")
+    parser.add_argument("--ask", action="append", default=[], help="restart:N or drain:N: ask for it in cycle N")
+    parser.add_argument("--ask-rank", type=int, default=0, help="which rank asks")
+    parser.add_argument("--tell-info", action="store_true", help="report what worker.info() says")
     return parser.parse_args()
+
+
+def prepare_for_signals(options: argparse.Namespace, **who: object) -> None:
+    if options.stop_s:
+        stop_slowly(options.stop_s, **who)
+    if who["rank"] == options.stay_rank:
+        stay_until(options.stay_until, **who)
+    if options.on_usr1:
+        catch_usr1(options.on_usr1 == "checkpoint", **who)
 
 
 def main() -> None:
@@ -57,6 +184,7 @@ def main() -> None:
     env = os.environ
     rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
     who = {"cycle": cycle_id(), "rank": rank, "world": world, "pid": os.getpid()}
+    prepare_for_signals(options, **who)
     report(
         "begin",
         **who,
@@ -70,30 +198,38 @@ def main() -> None:
         ft_infra_rank=env.get("FT_INFRA_RANK"),
         ft_domain_id=env.get("FT_DOMAIN_ID"),
     )
+    if options.tell_info:
+        me = worker.info()
+        report("info", **(dataclasses.asdict(me) if me is not None else {}))
+    must_fail = is_to_fail(options, who["cycle"], rank, world)
+    if who["cycle"] < options.idle_below:
+        # Such a cycle costs little, and nobody fails of another's end, as with gloo.
+        fail(options.exit_code, **who) if must_fail else wait_to_be_stopped()
 
-    import torch  # noqa: PLC0415 - costs seconds, and the line above must not wait for it
-    import torch.distributed as dist  # noqa: PLC0415
-
-    dist.init_process_group("gloo", timeout=timedelta(minutes=5))
-    must_fail = who["cycle"] < options.fail_below and rank == options.fail_rank
+    add_up, leave = stay_alone() if who["cycle"] < options.alone_below else join_world()
     step = 0
     while True:
         is_over = options.until.exists() if options.until else step + 1 >= options.steps
-        # The flag is reduced with the value: all ranks see the same sum, so all end at the same step.
-        values = torch.tensor([rank + 1, int(is_over)])
-        dist.all_reduce(values)
-        report("step", **who, step=step, sum=int(values[0]))
+        # The flag is added up with the value: all ranks see the same sum, so all end at the same step.
+        total, over_count = add_up(rank + 1, int(is_over))
+        report("step", **who, step=step, sum=total)
         if must_fail and not options.fail_late:
-            fail(**who)
-        if values[1]:
+            if options.fail_when:
+                wait_for(options.fail_when)
+            fail(options.exit_code, **who)
+        if step == 0 and rank == options.ask_rank:
+            for wanted in options.ask:
+                ask(wanted, **who)
+        if over_count:
             break
         time.sleep(options.step_s)
         step += 1
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
     time.sleep(rank * options.linger_s)
+    if options.linger_until and rank > 0:
+        wait_for(options.linger_until)
     if must_fail:
-        fail(**who)
+        fail(options.exit_code, **who)
     report("end", **who)
 
 
