@@ -264,3 +264,17 @@ def test_a_fenced_node_in_the_exit_barrier_still_hears_the_verdict(ear: Ear, poo
     store.data[wire.HEAD_KEY] = head_of(View(no=2, opened=opened, closed=Closed(no=2, verdict=verdict)))
     assert waiting.result(LONG_S) == verdict
     link.stop()
+
+
+def test_no_arrival_is_lost_where_an_opening_takes_many_packets() -> None:
+    """Prepared for 10,000 nodes, an event has 156 copies: whoever hears it first must not be forgotten by the rest."""
+    with live_run(min_nodes=2, max_nodes=10_000, crash_loop=0, max_node_failures=0) as run:
+        nodes = [run.node(0, infra_rank=0), run.node(1, infra_rank=1)]
+        run.seal(*nodes)
+        for cycle_id in range(1, 21):
+            failing, other = nodes[cycle_id % 2], nodes[(cycle_id + 1) % 2]
+            asked = [failing.ask()]
+            run.wait_for(lambda other=other, c=cycle_id: other.link.must_stop(c))  # type: ignore[misc]
+            asked.append(other.ask())
+            for node, future in zip((failing, other), asked, strict=True):
+                assert node.train(future).cycle_id == cycle_id + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -257,3 +258,28 @@ def test_a_key_deleted_while_it_is_read_reads_as_nothing_and_not_for_ever() -> N
         really = ours._socket
         ours._socket = Deleting()  # type: ignore[assignment]
         assert ours.perform(Get("event")) == b""
+
+
+# --- what the protocol must respect -----------------------------------------------------------------
+
+
+def test_a_multi_set_in_two_pieces_is_performed_in_part_and_then_again() -> None:
+    """Why what others change is never set together with what tells them of it."""
+
+    def text(value: bytes) -> bytes:
+        return struct.pack("<Q", len(value)) + value
+
+    multi_set = b"\x0b" + struct.pack("<Q", 3)
+    served = ServedStore(listen())
+    client, sock = connect("127.0.0.1", served.port), store_socket._greet("127.0.0.1", served.port)
+    try:
+        sock.sendall(multi_set + text(b"/count") + text(b"0") + text(b"/event") + text(b"opened"))
+        assert client.perform(Get("event")) == b"opened"
+        assert not client.perform(Check(["head"]))
+        assert client.perform(Add("count", 1)) == 1
+        sock.sendall(text(b"/head") + text(b"h"))
+        assert client.perform(Get("head")) == b"h"
+        assert client.perform(Get("count")) == b"0", "the count is lost"
+    finally:
+        sock.close()
+        served.stop()
