@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -116,7 +117,7 @@ def count() -> Flow[int]:
 
 def test_what_is_posted_goes_before_what_waits_and_nobody_waits_for_it(link: Link, pool: ThreadPoolExecutor) -> None:
     waiting = pool.submit(lambda: link.run(wait_for_changes()))
-    while link._is_stirred:
+    while link._line.is_stirred:
         time.sleep(0.001)
     with link._changed:
         # Nothing is carried before both are there.
@@ -136,6 +137,28 @@ def test_a_post_that_fails_is_logged_and_harms_nobody(link: Link, caplog: pytest
     assert link.run(count()) == 2
     assert not link.is_broken
     assert "could not tell the coordinator: no space" in caplog.text
+
+
+class Alarm(Exception):
+    pass
+
+
+def test_a_signal_that_raises_in_the_wait_leaves_nothing_behind(link: Link) -> None:
+    """Torch's handlers raise in the main thread; whoever logs the traceback holds every frame of it."""
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    former = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, SHORT_S)
+    try:
+        with pytest.raises(Alarm) as held:
+            link.run(wait_for_changes())
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    assert held.tb is not None
+    assert link._line.errand is None
+    assert link.run(count()) == 1
 
 
 def wait_for_changes() -> Flow[None]:
@@ -160,7 +183,7 @@ def test_a_later_flow_takes_the_place_of_one_that_waits(link: Link, pool: Thread
             yield CHANGED
 
     waiting: Future[None] = pool.submit(lambda: link.run(waits()))
-    while link._errand is None:
+    while link._line.errand is None:
         time.sleep(0.001)
     assert link.run(count()) == 1
     with pytest.raises(StoreUnavailable, match="leaving"):
@@ -259,7 +282,7 @@ def test_a_fenced_node_in_the_exit_barrier_still_hears_the_verdict(ear: Ear, poo
         participant.pulse.is_fenced, participant.progress.finished_in = True, 1
     store.data[wire.HEAD_KEY] = head_of(participant.view)
     waiting = pool.submit(lambda: link.run(participant.await_verdict()))
-    while link._is_stirred:
+    while link._line.is_stirred:
         time.sleep(0.001)
     store.data[wire.HEAD_KEY] = head_of(View(no=2, opened=opened, closed=Closed(no=2, verdict=verdict)))
     assert waiting.result(LONG_S) == verdict

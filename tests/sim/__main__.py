@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tests.sim.world import Result, run_seed, time_crowd
 
-
 TRIES = 6
 
 

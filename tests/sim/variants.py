@@ -34,6 +34,7 @@ from ft_rendezvous.core.model import (
     node_name,
 )
 from ft_rendezvous.core.roster import Fence, Member, Roster
+from ft_rendezvous.line import Line
 from ft_rendezvous.participant import CHANGED, Flow, Participant
 from ft_rendezvous.ports import Add, Check, Delete, Get, Move, MultiSet
 from ft_rendezvous.registry import Registry
@@ -396,20 +397,20 @@ def broken_link_beats_on() -> AbstractContextManager[Any]:
         self.link = SimLink(self, self._connect, self._new_participant(), self.world.settings.beat_s)
 
     return _all(
-        patch.object(SimLink, "_is_over", lambda self: self._is_stopped), patch.object(SimNode, "_reopen", _reopen)
+        patch.object(Line, "is_over", property(lambda self: self.is_stopped)), patch.object(SimNode, "_reopen", _reopen)
     )
 
 
 @_variant("converges", focus=("pause", "pause_at_a_call", "pause_between_events"))
 def fenced_and_never_stirred() -> AbstractContextManager[Any]:
     """A fenced node has no beat, and nothing else makes it look at the head."""
-    original = SimLink._beat
+    original = Line._beat
 
-    def _beat(self: SimLink) -> Routine:
+    def _beat(self: Line) -> Any:
         if not self.participant.pulse.is_fenced:
             yield from original(self)
 
-    return patch.object(SimLink, "_beat", _beat)
+    return patch.object(Line, "_beat", _beat)
 
 
 # --- the bell ---------------------------------------------------------------------------------------
