@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 
@@ -66,6 +67,7 @@ class FtRendezvousHandler(RendezvousHandler):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._born = time.monotonic()
         self._session: Session | None = None
         self._place: Place | None = None
         self._role: str | None = None
@@ -218,7 +220,6 @@ class FtRendezvousHandler(RendezvousHandler):
         former = old.link.participant
         session = reopen_link(self._settings, self._node_info(), former.epoch, patience_s=run.lease_s)
         session.host = old.host
-        session.link.participant.is_return = True
         session.link.participant.is_draining = former.is_draining
         # The others need not wait for the lease of the incarnation that lost its connection.
         session.link.run(former.goodbye(Outcome.LEFT, "its connection was lost; it joins again"))
@@ -234,6 +235,7 @@ class FtRendezvousHandler(RendezvousHandler):
             role=self._role,
             local_world_size=self._local_world_size,
             digest=self._settings.run.digest,
+            born=self._born,
         )
 
     def _begin(self, place: Place) -> RendezvousInfo:

@@ -104,8 +104,6 @@ class Participant:
     """The first failure of the workers in the last place taken, if somebody watched."""
     told_checkpoint: int = field(init=False, default=0)
     """The last call that was answered with a checkpoint."""
-    is_return: bool = field(init=False, default=False)
-    """Whether this process had an earlier incarnation in the run."""
     has_left: bool = field(init=False, default=False)
     has_lapsed: bool = field(init=False, default=False)
     """The watch gave up because the lease could not be trusted; this incarnation hears no more events."""
@@ -207,7 +205,6 @@ class Participant:
         without us in it. Two cycles may pass while we are slow; then our arrival is in a log that nobody
         reads any more, and we arrive again.
         """
-        self.is_return = self.is_return or bool(self.incarnation)
         self.incarnation, self.view = self.new_incarnation(), None
         self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
         self.progress, self.has_lapsed, self.has_left = Progress(), False, False
@@ -237,7 +234,6 @@ class Participant:
             node=self.node,
             bootstrap_addr=address,
             bootstrap_port=port,
-            is_return=self.is_return,
         )
         yield from board.write_arrival(self.keys, opened, arrival)
 

@@ -57,6 +57,8 @@ class NodeInfo(msgspec.Struct, frozen=True):
     role: str | None = None
     local_world_size: int | None = None
     digest: str = ""
+    born: float = 0.0
+    """When this process began, on the clock of its machine: of two starts at one address, the later is the newer."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="says", forbid_unknown_fields=True):
@@ -75,8 +77,6 @@ class Arrival(Record, frozen=True, kw_only=True, tag="arrive"):
     node: NodeInfo
     bootstrap_addr: str
     bootstrap_port: int
-    is_return: bool = False
-    """This process was in the run before, under another incarnation: it is not a newer start."""
 
 
 class Withdrawal(Record, frozen=True, kw_only=True, tag="withdraw"):

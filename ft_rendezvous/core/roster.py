@@ -151,10 +151,9 @@ class Roster:
         if holder is None:
             return []
         old, newcomer = holder.arrival.node, arrival.node
-        # A record may come long after its number was given: its author was paused in between.
-        is_older = (arrival.cycle_id, arrival.seq) < holder.came
-        is_late = is_older or (arrival.is_return and newcomer.pid != old.pid)
-        if newcomer.addr == old.addr and not is_late:
+        # A process that was paused says late what it began early; of one process, the later arrival counts.
+        is_older = (newcomer.born, (arrival.cycle_id, arrival.seq)) < (old.born, holder.came)
+        if newcomer.addr == old.addr and not is_older:
             reason = f"{node_name(newcomer)} is a newer start of {holder.name}"
             incarnation = holder.arrival.incarnation
             self.drop(incarnation)

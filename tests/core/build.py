@@ -31,6 +31,7 @@ def node(
         domain_id=domain_id,
         role=role,
         local_world_size=local_world_size,
+        born=float(number),
     )
 
 

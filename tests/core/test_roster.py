@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-import msgspec
 import pytest
 
 from ft_rendezvous.core.lifecycle import Role
@@ -244,7 +243,7 @@ def test_a_process_that_lost_touch_does_not_throw_out_the_one_started_in_its_pla
     """It was frozen, an operator started its successor, it thaws: the successor is the newer start."""
     roster = sealed_roster([2])
     roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
-    back = msgspec.structs.replace(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), is_return=True)
+    back = arrival(1, cycle_id=5, seq=9, info=node(1, infra_rank=7, addr="gpu7"))
     (fence,) = roster.take(back, 1, is_open=False)
     assert (fence.incarnation, fence.is_refusal) == (ONE, True)
     assert fence.reason == "infra rank 7 at gpu7 pid 103 was started in its place while it was out of touch"
@@ -255,7 +254,16 @@ def test_a_process_that_returns_replaces_its_own_former_incarnation() -> None:
     roster = sealed_roster([2])
     info = node(1, infra_rank=7, addr="gpu7")
     roster.take(arrival(1, info=info), 1, is_open=False)
-    (fence,) = roster.take(msgspec.structs.replace(arrival(3, info=info), is_return=True), 1, is_open=False)
+    (fence,) = roster.take(arrival(3, info=info), 1, is_open=False)
+    assert fence.incarnation == ONE
+    assert role_of(roster, 3) is Role.HOT_SPARE
+
+
+def test_a_record_of_a_former_incarnation_that_is_read_late_does_not_replace_the_present_one() -> None:
+    roster = sealed_roster([2])
+    info = node(1, infra_rank=7, addr="gpu7")
+    roster.take(arrival(3, seq=5, info=info), 1, is_open=False)
+    (fence,) = roster.take(arrival(1, seq=4, info=info), 1, is_open=False)
     assert fence.incarnation == ONE
     assert role_of(roster, 3) is Role.HOT_SPARE
 

@@ -72,7 +72,6 @@ records: st.SearchStrategy[AnyRecord] = st.one_of(
         node=nodes,
         bootstrap_addr=texts,
         bootstrap_port=small,
-        is_return=st.booleans(),
     ),
     st.builds(Withdrawal, **said, node=nodes, reason=texts),
     st.builds(

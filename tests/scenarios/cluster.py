@@ -217,6 +217,7 @@ class Cluster:
             role="trainer" if local_world_size is not None else None,
             local_world_size=local_world_size,
             digest=self.settings.digest if digest is None else digest,
+            born=float(self.pids),
         )
         node = self.nodes[name] = Node(self, name, info, self.store_for(name) if self.store_for else self.store)
         return node

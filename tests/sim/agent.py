@@ -125,7 +125,6 @@ class SimNode(Process):
         old.stop()
         yield from self._find_store(settings.lease_s)
         self.link = SimLink(self, self._connect, self._new_participant(), settings.beat_s)
-        self.link.participant.is_return = True
         self.link.participant.is_draining = old.participant.is_draining
         # The others need not wait for the lease of the incarnation that lost its connection.
         farewell = old.participant.goodbye(Outcome.LEFT, "its connection was lost; it joins again")

@@ -396,14 +396,15 @@ class no_live_node_is_dropped(Checker):
                 self.fail(f"{self._name(incarnation)} was called deaf {since_s:.3f} s after it acted upon an event")
         elif "without a beat" in reason and incarnation in self._beat_at:
             self.fail(f"{self._name(incarnation)} was refused for having no beat, and has one")
-        elif "is a newer start of" in reason:
-            later = [name for name, came in self._came.items() if came > self._came[incarnation]]
-            if not any(self._is_same_place(incarnation, name) for name in later):
-                self.fail(f"{self._name(incarnation)} was replaced by an older start")
+        elif "is a newer start of" in reason and not any(self._is_newer(name, incarnation) for name in self._came):
+            self.fail(f"{self._name(incarnation)} was replaced by an older start")
 
-    def _is_same_place(self, one: str, other: str) -> bool:
+    def _is_newer(self, one: str, other: str) -> bool:
+        """Whether one incarnation is a later start of the other's node, or a later life of its process."""
         info, rival = self._world.node_of(one).info, self._world.node_of(other).info
-        return (info.addr, info.infra_rank) == (rival.addr, rival.infra_rank)
+        if (info.addr, info.infra_rank) != (rival.addr, rival.infra_rank):
+            return False
+        return info.born > rival.born or (info.pid == rival.pid and self._came[one] > self._came[other])
 
 
 class nobody_trains_after_moving_on(Checker):

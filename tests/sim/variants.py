@@ -142,7 +142,6 @@ def head_read_before_arrival() -> AbstractContextManager[Any]:
     """A newcomer that the coordinator does not know yet relies on events that nobody keeps for it."""
 
     def _enlist(self: Participant) -> Move[None]:
-        self.is_return = self.is_return or bool(self.incarnation)
         self.incarnation, self.view = self.new_incarnation(), None
         self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
         self.progress, self.has_lapsed, self.has_left = Progress(), False, False

@@ -166,7 +166,7 @@ class World:
 
     def start_node(self, info: NodeInfo, addr: str | None = None) -> SimNode:
         """Start an agent. Every start has a pid of its own."""
-        info = msgspec.structs.replace(info, pid=1000 + len(self.nodes), addr=addr or info.addr)
+        info = msgspec.structs.replace(info, pid=1000 + len(self.nodes), addr=addr or info.addr, born=self.kernel.now)
         node = SimNode(self, f"n{len(self.nodes)}", info)
         self.nodes.append(node)
         rank = "" if info.infra_rank is None else f" with infra rank {info.infra_rank}"
