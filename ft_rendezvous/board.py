@@ -134,6 +134,11 @@ def _publication(keys: Keys, copies: Sequence[AnyEvent], head: Head) -> tuple[li
     return [*names, wire.HEAD_KEY], [*(wire.encode(event) for event in copies), wire.encode(head)]
 
 
+def publish_head(head: Head) -> Move[None]:
+    """Tell whoever looks at the head something that is no event."""
+    yield Set(wire.HEAD_KEY, wire.encode(head))
+
+
 def fence(keys: Keys, incarnation: str, reason: str) -> Move[None]:
     """End an incarnation. The reason lands first: whoever finds the beat gone may read it."""
     yield Set(keys.fence(incarnation), reason.encode())

@@ -15,6 +15,8 @@ from ft_rendezvous import board, journal, wire
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.lifecycle import Phase, RunStep, next_phase
 from ft_rendezvous.core.model import (
+    NAMED,
+    Answer,
     AnyEvent,
     AnyRecord,
     AnyWhy,
@@ -47,6 +49,9 @@ from ft_rendezvous.wire import Keys
 RETRY_S = 0.002
 """First pause before a re-read when counts and records disagree; doubles up to a beat."""
 
+ANSWERS = 8
+"""How many operators' requests are remembered, for those who ask to look."""
+
 FAREWELL_LOOK_S = 0.05
 """How often to look for goodbyes once the run is closed."""
 
@@ -71,6 +76,7 @@ class Coordinator:
     drain_due_at: float | None = field(init=False, default=None)
     """When the next cycle opens for the sake of nodes that must go."""
     is_at_checkpoint: bool = field(init=False, default=False)
+    answers: tuple[Answer, ...] = field(init=False, default=())
     deleted_events: int = field(init=False, default=0)
     opened_at: float | None = field(init=False, default=None)
     enough_since: float | None = field(init=False, default=None)
@@ -142,32 +148,66 @@ class Coordinator:
     def _turn(self, event: AnyEvent) -> Head:
         """Take the next event into the view; returns the head to publish with it."""
         self.view = View(no=event.no, opened=event) if isinstance(event, Opened) else fold(self.view, event)
+        return self._head()
+
+    def _head(self) -> Head:
         settings = self.settings
-        return Head(run_id=settings.run_id, epoch=self.epoch, settings=settings.as_dict(), view=self.view)
+        return Head(
+            run_id=settings.run_id,
+            epoch=self.epoch,
+            settings=settings.as_dict(),
+            view=self.view,
+            answers=self.answers,
+        )
 
     # --- what is asked for -----------------------------------------------------------------------
 
     def _grant_requests(self, records: Sequence[AnyRecord]) -> Move[None]:
         """Act upon what was asked for. Whoever is not a member is an operator; a member asks for itself."""
-        draining: list[str] = []
-        reason = ""
         for record in records:
             if isinstance(record, Checkpoint) and record.cycle_id == self.cycle_id:
                 self.is_at_checkpoint = True
-        for request in (record for record in records if isinstance(record, Request)):
-            is_operator = not self.roster.is_known(request.incarnation)
-            match request.kind:
-                case RequestKind.CLOSE if is_operator:
-                    why = request.reason or "no reason given"
-                    yield from self.close(Verdict(VerdictKind.CANCELLED, f"closed by an operator: {why}"))
-                case RequestKind.RESTART if is_operator and self.phase is Phase.SEALED:
-                    self.roster.ask_restart("an operator", request.reason)
-                case RequestKind.DRAIN:
-                    targets = self.roster.find(request.target) if is_operator else [request.incarnation]
-                    draining.extend(target for target in targets if self.roster.drain(target))
-                    reason = reason or request.reason
+        requests = [record for record in records if isinstance(record, Request)]
+        draining: list[str] = []
+        for request in requests:
+            if self.roster.is_known(request.incarnation):
+                draining.extend(self._drain_for(request, [request.incarnation]))
+            else:
+                draining.extend((yield from self._grant_operator(request)))
         if draining and self.phase is not Phase.CLOSED:
-            yield from self._call(draining, reason)
+            reasons = [request.reason for request in requests if request.kind is RequestKind.DRAIN]
+            yield from self._call(draining, reasons[0])
+
+    def _grant_operator(self, request: Request) -> Move[list[str]]:
+        """Do what an operator asks, and answer. Returns who is to drain."""
+        why, draining = request.reason or "no reason given", list[str]()
+        match request.kind:
+            case _ if self.phase is Phase.CLOSED:
+                answer = Answer(request.incarnation, False, f"the run is closed: {self.verdict}")
+            case RequestKind.CLOSE:
+                answer = Answer(request.incarnation, True, "closed")
+            case RequestKind.RESTART if self.phase is Phase.SEALED:
+                self.roster.ask_restart("an operator", request.reason)
+                answer = Answer(request.incarnation, True, f"cycle {self.cycle_id} ends, the next one opens")
+            case RequestKind.RESTART:
+                text = f"cycle {self.cycle_id} is not sealed yet: nothing trains that could be restarted"
+                answer = Answer(request.incarnation, False, text)
+            case RequestKind.DRAIN:
+                draining = self._drain_for(request, self.roster.find(request.target))
+                names = ", ".join(self.roster.describe(incarnation) for incarnation in draining[:NAMED])
+                text = f"asked to go: {names}" if draining else f"no live node {request.target!r} that is not draining"
+                answer = Answer(request.incarnation, bool(draining), text)
+        self.answers = (*self.answers, answer)[-ANSWERS:]
+        if request.kind is RequestKind.CLOSE:
+            yield from self.close(Verdict(VerdictKind.CANCELLED, f"closed by an operator: {why}"))
+        yield from board.publish_head(self._head())
+        return draining
+
+    def _drain_for(self, request: Request, targets: Sequence[str]) -> list[str]:
+        """Those of the targets that are asked to go for the first time, if that is what the request is about."""
+        if request.kind is not RequestKind.DRAIN:
+            return []
+        return [target for target in targets if self.roster.drain(target)]
 
     def _call(self, draining: Sequence[str], reason: str) -> Move[None]:
         """Ask nodes to give up their places; the next cycle opens when it suits the workers, or soon after."""

@@ -30,6 +30,7 @@ from ft_rendezvous.core.joining import Drained
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
 from ft_rendezvous.health import check_health
+from ft_rendezvous.host import Host
 from ft_rendezvous.participant import Place
 from ft_rendezvous.session import Session, open_session, reopen_link
 from ft_rendezvous.settings import Settings, log_level, parse_settings
@@ -280,19 +281,17 @@ class FtRendezvousHandler(RendezvousHandler):
         has_finished = progress.finished_in > 0 and progress.finished_in == progress.trained_in
         if outcome is Outcome.SUCCEEDED and session.link.verdict is None and not has_finished:
             outcome = Outcome.DRAINED if session.link.participant.is_draining else Outcome.LEFT
-        session.link.leave(outcome, reason)
-        session.bootstrap.release()
-        if session.host is not None:
-            self._stay_as_host(session)
+        with _second_signal_only() if session.host is not None else contextlib.nullcontext():
+            session.link.leave(outcome, reason)
+            session.bootstrap.release()
+            if session.host is not None:
+                self._stay_as_host(session.host)
         return True
 
-    def _stay_as_host(self, session: Session) -> None:
-        host = session.host
-        assert host is not None
-        with _second_signal_only():
-            if not host.wait(1.0):
-                log.info("this node hosts the store: staying until every other node has gone")
-            host.wait()
+    def _stay_as_host(self, host: Host) -> None:
+        if not host.wait(1.0):
+            log.info("this node hosts the store: staying until every other node has gone")
+        host.wait()
         host.stop()
 
 

@@ -1,7 +1,7 @@
 """What an operator may ask of a run from outside: drain nodes, restart the group, close the run.
 
-An operator is no node: it has no lease and no place, it reads the head, appends one request and rings. Whether the
-coordinator did something is seen in the head, which changes with every event.
+An operator is no node: it has no lease and no place, it reads the head, appends one request and rings. The
+coordinator answers in the head.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import secrets
 import time
 
 from ft_rendezvous import board, wire
-from ft_rendezvous.core.model import Head, Request, RequestKind, View
+from ft_rendezvous.core.model import Answer, Head, Request, RequestKind
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.ports import Check, Get, perform_move
 from ft_rendezvous.settings import parse_endpoint
@@ -19,6 +19,8 @@ from ft_rendezvous.tcp_store import TcpStore, connect
 from ft_rendezvous.wire import Keys
 
 LOOK_S = 0.05
+PATIENCE_S = 10.0
+"""How long the coordinator may take to answer: it looks several times per second."""
 
 
 class Operator:
@@ -39,8 +41,8 @@ class Operator:
             raise ConfigError(f"no run at {self._endpoint}: a TCPStore of another program is there")
         return wire.decode_head(self._store.perform(Get(wire.HEAD_KEY)))
 
-    def ask(self, kind: RequestKind, target: str = "", reason: str = "") -> View:
-        """Ask for a decision; returns the view before it. Raises ConfigError if the run is over."""
+    def ask(self, kind: RequestKind, target: str = "", reason: str = "", timeout_s: float = PATIENCE_S) -> Answer:
+        """Ask for a decision, and wait for the coordinator's answer. Raises StoreUnavailable if it gives none."""
         head = self.read()
         if head.view.closed is not None:
             raise ConfigError(f"run {head.run_id!r} is closed already: {head.view.closed.verdict}")
@@ -53,20 +55,10 @@ class Operator:
             reason=reason[:200],
         )
         perform_move(self._store, board.write_record(Keys(head.epoch), head.view.opened, request))
-        return head.view
-
-    def wait_for_change(self, before: View, timeout_s: float) -> View | None:
-        """The view once another event was published; None if there was none in time.
-
-        The store goes with the run: one that closes and ends at once has still done what was asked.
-        """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            try:
-                view = self.read().view
-            except StoreUnavailable:
-                return None
-            if view.no > before.no:
-                return view
+            for answer in self.read().answers:
+                if answer.request == request.incarnation:
+                    return answer
             time.sleep(LOOK_S)
-        return None
+        raise StoreUnavailable(self._endpoint, f"the coordinator has not answered within {timeout_s:g} s")

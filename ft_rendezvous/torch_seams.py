@@ -18,12 +18,13 @@ import functools
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerGroup, WorkerState
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
-from torch.distributed.elastic.rendezvous.api import RendezvousError
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
 
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.settings import caught_signals
@@ -51,10 +52,16 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
             untouched: RunResult = original(agent, *args, **kwargs)
             return untouched
         handler.attach(spec.role, spec.local_world_size)
-        _tell_of_workers(agent, handler)
+        last_failure = _tell_of_workers(agent, handler)
         _catch_signals()
         try:
             result: RunResult | None = original(agent, *args, **kwargs)
+        except RendezvousClosedError:
+            # The run has failed while this node wanted to try again: what its user needs to see is why it had to.
+            failed = last_failure()
+            if failed is None:
+                raise
+            return failed
         except SignalException:
             # Torch does not call shutdown() after a signal; whoever hosts the store stays until it is not needed.
             handler.shutdown()
@@ -73,12 +80,23 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
     SimpleElasticAgent.run = run  # type: ignore[method-assign]
 
 
-def _tell_of_workers(agent: SimpleElasticAgent, handler: FtRendezvousHandler) -> None:
-    """Let the handler know when workers start and before they are stopped, and whether they will be restarted."""
-    start, shut_down, restart = agent._start_workers, agent._shutdown, agent._restart_workers
+def _tell_of_workers(agent: SimpleElasticAgent, handler: FtRendezvousHandler) -> Callable[[], RunResult | None]:
+    """Let the handler know when workers start and before they are stopped, and whether they will be restarted.
+
+    Returns a way to ask how the last workers failed, if they did.
+    """
+    start, shut_down, restart, monitor = (
+        agent._start_workers,
+        agent._shutdown,
+        agent._restart_workers,
+        agent._monitor_workers,
+    )
     is_restarting = False
+    last_failure: RunResult | None = None
 
     def _start_workers(group: WorkerGroup) -> dict[int, Any]:
+        nonlocal last_failure
+        last_failure = None
         pids = start(group)
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         context = getattr(agent, "_pcontext", None)
@@ -100,8 +118,16 @@ def _tell_of_workers(agent: SimpleElasticAgent, handler: FtRendezvousHandler) ->
         finally:
             is_restarting = False
 
-    for method in (_start_workers, _shutdown, _restart_workers):
+    def _monitor_workers(group: WorkerGroup) -> RunResult:
+        nonlocal last_failure
+        result = monitor(group)
+        if result.state is WorkerState.FAILED:
+            last_failure = result
+        return result
+
+    for method in (_start_workers, _shutdown, _restart_workers, _monitor_workers):
         setattr(agent, method.__name__, method)
+    return lambda: last_failure
 
 
 def _catch_signals() -> None:

@@ -33,6 +33,8 @@ from ft_rendezvous.worker_watch import FirstFailure, WorkerWatch
 log = logging.getLogger("ft_rendezvous")
 
 DRAIN_SIGNAL = signal.SIGUSR1
+TOLD_S = 1.0
+"""How long the run may take to hear of a drain before the workers hear of it."""
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -117,8 +119,7 @@ class Workers:
                 link.post(participant.ask(RequestKind.RESTART, message.reason))
             case Drain():
                 link.post(participant.ask_drain(message.reason or "a worker asked for it"))
-            case AtCheckpoint() if place.rank == 0:
-                # A checkpoint is everybody's: one node tells of it.
+            case AtCheckpoint():
                 link.post(participant.tell_checkpoint(place.cycle_id))
 
     def _on_drain_signal(self, _signum: int, _frame: FrameType | None) -> None:
@@ -126,10 +127,15 @@ class Workers:
         threading.Thread(target=self._drain_by_signal, name="ft-drain", daemon=True).start()
 
     def _drain_by_signal(self) -> None:
+        """Workers hear of it when the run has been told: a checkpoint that they write before counts for nothing.
+
+        But they hear of it soon in any case: whoever sent the signal may end this node in a minute.
+        """
         log.info("%s: this node is draining", DRAIN_SIGNAL.name)
-        self.forward_drain()
         if self._link is not None:
             self._link.post(self._link.participant.ask_drain(DRAIN_SIGNAL.name))
+            time.sleep(TOLD_S)
+        self.forward_drain()
 
     def greet(self, link: Link) -> None:
         """A link to the run is there: a signal that comes before the first place finds whom to tell."""

@@ -271,14 +271,25 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return self.opened.cycle_id
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """What became of an operator's request."""
+
+    request: str
+    """The incarnation the operator gave itself for this one request."""
+    is_granted: bool
+    text: str
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose store this is and how the run stands: all that a newcomer needs."""
+    """Whose store this is and how the run stands: all that a newcomer needs, and what operators want to know."""
 
     v: int = FORMAT
     run_id: str
     epoch: str
     settings: dict[str, str]
     view: View
+    answers: tuple[Answer, ...] = ()
+    """To the newest requests of operators."""
 
 
 def fold(view: View, event: AnyEvent) -> View:

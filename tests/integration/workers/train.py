@@ -45,7 +45,7 @@ def fail(exit_code: int, **who: object) -> NoReturn:
 
 
 def is_to_fail(options: argparse.Namespace, cycle: int, rank: int, world: int) -> bool:
-    if cycle >= options.fail_below:
+    if options.fail_until.exists() if options.fail_until else cycle >= options.fail_below:
         return False
     if options.fail_node is not None:
         return os.environ.get("FT_INFRA_RANK") == str(options.fail_node)
@@ -96,8 +96,8 @@ def ask(wanted: str, **who: object) -> None:
         report("ask", **who, what=what, is_heard=request("it wants to"))
 
 
-def wait_for(gate: Path) -> None:
-    while not gate.exists():
+def wait_for(path: Path | None) -> None:
+    while path is not None and not path.exists():
         time.sleep(0.02)
 
 
@@ -147,7 +147,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--fail-rank", type=int, default=0, help=f"which rank fails; {EVERY_RANK}: all")
     parser.add_argument("--fail-node", type=int, help="the infra rank of the node that fails, whatever its rank")
     parser.add_argument("--fail-by-turns", action="store_true", help="another rank in every cycle")
-    parser.add_argument("--fail-when", type=Path, help="not before this file exists")
+    parser.add_argument("--fail-when", type=Path, help="fail no earlier than this file exists")
+    parser.add_argument("--fail-until", type=Path, help="be idle and fail, in whatever cycle, until this file exists")
     parser.add_argument("--fail-late", action="store_true", help="fail at the end instead of after the first step")
     parser.add_argument(
         "--idle-below", type=int, default=0, help="in cycles below this one, without torch: fail at once or wait"
@@ -164,6 +165,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stay-rank", type=int, help="which rank does not end on SIGTERM and SIGINT")
     parser.add_argument("--stay-until", type=Path, help="when it may end: once this file exists")
     parser.add_argument("--on-usr1", choices=("tell", "checkpoint"), help="what to do on SIGUSR1; else: nothing")
+    parser.add_argument("--save-rank", type=int, help="which rank tells of a checkpoint after every step")
     parser.add_argument("--ask", action="append", default=[], help="restart:N or drain:N: ask for it in cycle N")
     parser.add_argument("--ask-rank", type=int, default=0, help="which rank asks")
     parser.add_argument("--tell-info", action="store_true", help="report what worker.info() says")
@@ -202,9 +204,11 @@ def main() -> None:
         me = worker.info()
         report("info", **(dataclasses.asdict(me) if me is not None else {}))
     must_fail = is_to_fail(options, who["cycle"], rank, world)
-    if who["cycle"] < options.idle_below:
+    is_idle = options.fail_until is not None and not options.fail_until.exists()
+    if is_idle or who["cycle"] < options.idle_below:
         # Such a cycle costs little, and nobody fails of another's end, as with gloo.
-        fail(options.exit_code, **who) if must_fail else wait_to_be_stopped()
+        wait_for(options.fail_when) if must_fail else wait_to_be_stopped()
+        fail(options.exit_code, **who)
 
     add_up, leave = stay_alone() if who["cycle"] < options.alone_below else join_world()
     step = 0
@@ -214,19 +218,20 @@ def main() -> None:
         total, over_count = add_up(rank + 1, int(is_over))
         report("step", **who, step=step, sum=total)
         if must_fail and not options.fail_late:
-            if options.fail_when:
-                wait_for(options.fail_when)
+            wait_for(options.fail_when)
             fail(options.exit_code, **who)
         if step == 0 and rank == options.ask_rank:
             for wanted in options.ask:
                 ask(wanted, **who)
+        if rank == options.save_rank:
+            worker.at_checkpoint()
         if over_count:
             break
         time.sleep(options.step_s)
         step += 1
     leave()
     time.sleep(rank * options.linger_s)
-    if options.linger_until and rank > 0:
+    if rank > 0:
         wait_for(options.linger_until)
     if must_fail:
         fail(options.exit_code, **who)
