@@ -20,25 +20,25 @@ from ft_rendezvous.core.model import (
     AnyEvent,
     AnyRecord,
     AnyWhy,
-    Arrival,
     Called,
     Checkpoint,
     Closed,
     FirstCycle,
     Head,
+    NodesDrain,
     Opened,
     Placement,
     Request,
     RequestKind,
+    RestartRequested,
     Sealed,
-    Seat,
     Verdict,
     VerdictKind,
     View,
     fold,
 )
 from ft_rendezvous.core.moving import Close, Drain, OpenNext, Stay, decide_move
-from ft_rendezvous.core.placement import place, rank_workers
+from ft_rendezvous.core.placement import place, seat
 from ft_rendezvous.core.roster import Fence, Roster
 from ft_rendezvous.core.sealing import GiveUp, Seal, SealView, Wait, WaitReason, decide_seal
 from ft_rendezvous.ports import Clock, Move
@@ -211,8 +211,9 @@ class Coordinator:
 
     def _call(self, draining: Sequence[str], reason: str) -> Move[None]:
         """Ask nodes to give up their places; the next cycle opens when it suits the workers, or soon after."""
-        if self.drain_due_at is None:
-            self.drain_due_at = self.clock() + self.settings.drain_grace_s
+        if not self.roster.draining_actives(but=draining):
+            # The first that must give up a place; a spare that went before has nothing to do with it.
+            self.drain_due_at, self.is_at_checkpoint = self.clock() + self.settings.drain_grace_s, False
         names = tuple(self.roster.describe(incarnation) for incarnation in draining)
         called = Called(no=self.view.no + 1, cycle_id=self.cycle_id, draining=tuple(draining), reason=reason[:200])
         head = self._turn(msgspec.structs.replace(called, draining=()))
@@ -244,8 +245,8 @@ class Coordinator:
     def _settle(self, now: float) -> Move[bool]:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
         rules = self.registry.ledger.rules
-        is_covered = self.roster.joinable_count() > self.settings.min_nodes
-        settlement = self.registry.ledger.settle(now, self.roster.lost_count > 0, is_covered)
+        is_asked = isinstance(self.view.opened.why, RestartRequested | NodesDrain)
+        settlement = self.registry.ledger.settle(now, is_asked or self.roster.lost_count > 0, self._can_lose)
         if settlement.is_spent:
             reason = f"max_cycles={rules.max_cycles}: so many cycles ended because workers failed"
             yield from self.close(Verdict(VerdictKind.FAILED, reason))
@@ -266,6 +267,10 @@ class Coordinator:
         self.roster.drop(bad.incarnation)
         yield from self.registry.fence(Fence(bad.incarnation, bad.node, reason, is_refusal=True))
         return False
+
+    def _can_lose(self, incarnation: str) -> bool:
+        """Whether enough nodes remain without this one, which may be gone already."""
+        return self.roster.joinable_count() - (incarnation in self.roster.arrived) >= self.settings.min_nodes
 
     def _tell_wait(self, reason: WaitReason, now: float) -> None:
         """Journal a reason to wait when it changes in kind, and at most once a second when only in numbers."""
@@ -312,7 +317,7 @@ class Coordinator:
         return self.registry.next_look_at
 
     def _drain(self) -> Drain | None:
-        if not self.roster.draining or self.drain_due_at is None:
+        if self.drain_due_at is None or not self.roster.is_world_draining():
             return None
         others, wanted = len(self.roster.members) - len(self.roster.draining), self.settings.min_nodes
         return Drain(
@@ -358,7 +363,7 @@ class Coordinator:
         self.phase = next_phase(self.phase, RunStep.SEAL)
         self.roster.seal(placement)
         self.registry.is_open = False
-        yield from board.publish_sealed(self.keys, sealed, _seats(placement, arrived), self._turn(sealed))
+        yield from board.publish_sealed(self.keys, sealed, seat(placement, arrived), self._turn(sealed))
         waited_s = self.clock() - (self.opened_at or 0.0)
         address = format_endpoint(sealed.master_addr, sealed.master_port)
         self.journal(journal.CycleSealed(self.cycle_id, placement, waited_s, address))
@@ -386,11 +391,3 @@ class Coordinator:
     def _is_forgotten(self, cycle_id: int, acted: int) -> bool:
         is_old = self.view.sealed is not None and cycle_id < self.cycle_id - 1
         return is_old and self.opened_by[cycle_id + 1] <= acted
-
-
-def _seats(placement: Placement, arrived: dict[str, Arrival]) -> dict[str, Seat]:
-    workers = rank_workers([arrived[incarnation].node for incarnation in placement.ranks])
-    seats = {
-        incarnation: Seat(rank, workers[rank] if workers else None) for rank, incarnation in enumerate(placement.ranks)
-    }
-    return seats | {incarnation: Seat(None) for incarnation in placement.standbys}

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
@@ -33,7 +34,7 @@ from ft_rendezvous.health import check_health
 from ft_rendezvous.host import Host
 from ft_rendezvous.participant import Place
 from ft_rendezvous.session import Session, open_session, reopen_link
-from ft_rendezvous.settings import Settings, log_level, parse_settings
+from ft_rendezvous.settings import Settings, caught_signals, log_level, parse_settings
 from ft_rendezvous.worker_watch import FirstFailure
 from ft_rendezvous.workers import Workers
 
@@ -96,14 +97,17 @@ class FtRendezvousHandler(RendezvousHandler):
         outcome, reason = _outcome_of(error)
         if failure is not None and error is None:
             outcome, reason = Outcome.FAILED, "its agent has spent its restarts"
-        session.link.leave(outcome, reason)
+        try:
+            session.link.leave(outcome, reason)
+        except Exception:  # Whatever it is, it must not keep the agent from stopping its workers.
+            log.exception("the goodbye could not be said")
 
     def check_end(self) -> None:
         """Raise if the run did not end well although this node's workers did.
 
         The agent swallows whatever its exit barrier raises, so the barrier cannot tell.
         """
-        verdict = self.verdict
+        verdict = self.verdict or self._ask_again()
         if verdict is not None and self._may_go(verdict):
             return
         if verdict is None:
@@ -112,6 +116,29 @@ class FtRendezvousHandler(RendezvousHandler):
                 "this node's workers ended well, the run's verdict is unknown"
             )
         raise RendezvousClosedError(str(RunClosed(self.get_run_id(), verdict)))
+
+    def _ask_again(self) -> Verdict | None:
+        """The verdict, over another connection; None if the store is gone.
+
+        A connection can be reset while the node waits in the exit barrier: its work is done and counts, and what it
+        said last may not have arrived.
+        """
+        session, place = self._session, self._place
+        if session is None or place is None or not session.link.is_broken:
+            return None
+        former = session.link.participant
+        try:
+            session.link.stop()
+            again = reopen_link(self._settings, self._node_info(), former.epoch, self._settings.run.lease_s)
+            again.host = session.host
+            self._session = again
+            again.link.participant.is_draining = former.is_draining
+            again.link.participant.has_lapsed = True  # It has no lease: it looks at the head.
+            again.link.run(former.finish(place.cycle_id))
+            return again.link.run(again.link.participant.await_verdict())
+        except FtError as error:
+            log.error("%s", error)
+            return None
 
     # --- torch's interface --------------------------------------------------------------------------
 
@@ -164,6 +191,9 @@ class FtRendezvousHandler(RendezvousHandler):
         """
         try:
             return self._leave(*_outcome_of(sys.exc_info()[1]))
+        except SignalException:
+            # The second one: whoever sent it means it.
+            raise
         except Exception:
             log.exception("leaving run %r failed", self.get_run_id())
             return False
@@ -222,6 +252,7 @@ class FtRendezvousHandler(RendezvousHandler):
         session = reopen_link(self._settings, self._node_info(), former.epoch, patience_s=run.lease_s)
         session.host = old.host
         session.link.participant.is_draining = former.is_draining
+        session.link.participant.wants_drain = former.wants_drain
         # The others need not wait for the lease of the incarnation that lost its connection.
         session.link.run(former.goodbye(Outcome.LEFT, "its connection was lost; it joins again"))
         return session
@@ -301,7 +332,7 @@ def _second_signal_only() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+    former = {signum: signal.getsignal(signum) for signum in caught_signals()}
 
     def stay(signum: int, _frame: FrameType | None) -> None:
         log.warning(

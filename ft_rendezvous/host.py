@@ -14,7 +14,7 @@ from pathlib import Path
 from ft_rendezvous.coordinator import Coordinator
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import Verdict, VerdictKind
-from ft_rendezvous.errors import FtError, StoreUnavailable
+from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.journal import Journal
 from ft_rendezvous.ports import Delete, Get, perform_move
 from ft_rendezvous.settings import RunSettings
@@ -107,7 +107,7 @@ class Host:
         try:
             perform_move(self._served, self.coordinator.close(verdict))
             self._done.wait(self._settings.store_grace_s)
-        except FtError:
+        except Exception:  # Nobody decides any more: the nodes must not be left waiting.
             log.exception("the run could not be closed; stopping the store")
             self._served.stop()
 

@@ -158,6 +158,8 @@ class Line:
                 yield from self.run(self.participant.goodbye(outcome, reason), FAREWELL_S)
         except FtError:
             pass
+        except Exception:
+            log.exception("the goodbye could not be said")
         finally:
             self.stop()
 

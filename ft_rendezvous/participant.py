@@ -46,6 +46,7 @@ from ft_rendezvous.core.model import (
     fold,
 )
 from ft_rendezvous.errors import Refused
+from ft_rendezvous.messages import one_line
 from ft_rendezvous.ports import Add, Clock, Move, Op
 from ft_rendezvous.wire import Keys
 
@@ -98,8 +99,10 @@ class Participant:
     pulse: Pulse = field(init=False)
     progress: Progress = field(init=False, default_factory=Progress)
     seq: int = field(init=False, default=0)
+    wants_drain: bool = field(init=False, default=False)
+    """This process asked to go: it does not come back under a new incarnation, whether or not anybody heard it."""
     is_draining: bool = field(init=False, default=False)
-    """This process is to give up its place, under whatever incarnation."""
+    """This process is to give up its place, and the run knows."""
     worker_exit: WorkerExit | None = field(init=False, default=None)
     """The first failure of the workers in the last place taken, if somebody watched."""
     told_checkpoint: int = field(init=False, default=0)
@@ -148,7 +151,7 @@ class Participant:
         """Take part until this node has a rank in a cycle that still stands, may go, or the run is closed."""
         while True:
             if not self.is_trusted():
-                if self.is_draining:
+                if self.is_draining or self.wants_drain:
                     return Drained()
                 yield from self._renew()
             assert self.view is not None
@@ -258,18 +261,18 @@ class Participant:
             return
         if self.progress.trained_in != cycle_id:
             return
-        self.progress.reported_in = cycle_id
         end = self.worker_exit or WorkerExit("workers failed")
         failure = Failure(
             epoch=self.epoch,
             cycle_id=cycle_id,
             incarnation=self.incarnation,
-            reason=end.reason[:200],
+            reason=one_line(end.reason),
             rank=end.rank,
             exit_code=end.exit_code,
             after_s=end.after_s,
         )
         yield from board.write_record(self.keys, self.view.opened, failure)
+        self.progress.reported_in = cycle_id
 
     def ask(self, kind: RequestKind, reason: str) -> Move[None]:
         """Ask the coordinator for a restart, or to be drained."""
@@ -280,12 +283,13 @@ class Participant:
             cycle_id=self.view.cycle_id,
             incarnation=self.incarnation,
             kind=kind,
-            reason=reason[:200],
+            reason=one_line(reason),
         )
         yield from board.write_record(self.keys, self.view.opened, request)
 
     def ask_drain(self, reason: str) -> Move[None]:
         """Give up this node's place: at once if it has none, else when the coordinator says so."""
+        self.wants_drain = True
         if self.view is not None and self.progress.trained_in > 0:
             yield from self.ask(RequestKind.DRAIN, reason)
         elif not self.is_draining:
@@ -317,7 +321,7 @@ class Participant:
             cycle_id=opened.cycle_id,
             incarnation=self.incarnation,
             node=self.node,
-            reason=reason[:200],
+            reason=one_line(reason),
         )
         yield from board.write_record(self.keys, opened, withdrawal)
 
@@ -380,6 +384,6 @@ class Participant:
             cycle_id=self.view.cycle_id,
             incarnation=self.incarnation,
             outcome=outcome,
-            reason=reason[:200],
+            reason=one_line(reason),
         )
         yield from board.write_record(self.keys, self.view.opened, goodbye, must_ring=self.view.closed is None)

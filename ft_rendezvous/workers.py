@@ -25,7 +25,7 @@ from ft_rendezvous.core.joining import WorkerExit
 from ft_rendezvous.core.model import RequestKind
 from ft_rendezvous.door import Door
 from ft_rendezvous.link import Link
-from ft_rendezvous.messages import DOOR_VARIABLE, AtCheckpoint, Drain, Message, Restart
+from ft_rendezvous.messages import DOOR_VARIABLE, AtCheckpoint, Drain, Message, Restart, one_line
 from ft_rendezvous.participant import Place
 from ft_rendezvous.reaper import MARKER_VARIABLE, Reaper
 from ft_rendezvous.worker_watch import FirstFailure, WorkerWatch
@@ -60,6 +60,10 @@ class Workers:
         self._marker = secrets.token_hex(8)
         self._reaper = Reaper.start(self._marker)
         self._door = Door(self._hear)
+        self._is_excused = False
+        self._is_ended = False
+        self._alarm_fd = os.eventfd(0)
+        threading.Thread(target=self._await_alarm, name="ft-drain", daemon=True).start()
         self._former = _set_handler(DRAIN_SIGNAL, self._on_drain_signal)
 
     def environment(self) -> dict[str, str]:
@@ -73,13 +77,17 @@ class Workers:
         self._door.close()
         self._reaper.dismiss()
         if self._former is not None:
-            signal.signal(DRAIN_SIGNAL, self._former)
+            # A node that stays for the sake of others must not die of the default action.
+            signal.signal(DRAIN_SIGNAL, signal.SIG_IGN if self._former is signal.SIG_DFL else self._former)
+        self._is_ended = True
+        os.eventfd_write(self._alarm_fd, 1)
 
     # --- one place after another --------------------------------------------------------------------
 
     def take(self, link: Link, place: Place) -> None:
         """Workers are about to start in this place."""
         self._link, self._place, self._seated_at = link, place, time.monotonic()
+        self._is_excused = False
 
     def started(self, started: Started) -> None:
         self._pids = tuple(started.pids.values())
@@ -94,12 +102,21 @@ class Workers:
         if watch is None:
             return None
         watch.stop()
-        return watch.failure if watch.failure is not None and watch.failure.exit_code is not None else None
+        is_known = watch.failure is not None and watch.failure.exit_code is not None
+        return watch.failure if is_known and not self._is_excused else None
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether the workers failed when their cycle was over: their peers were being stopped already."""
+        return self._is_excused
 
     def _tell_failure(self, started: Started, failure: FirstFailure) -> None:
         """Tell at once: the agent looks ten times a second, and stops the others before it says a word."""
         link, place = self._link, self._place
         if link is None or place is None or failure.exit_code is None:
+            return
+        if link.must_stop(place.cycle_id):
+            self._is_excused = True
             return
         rank = started.ranks.get(failure.local_rank)
         reason = describe_exit(failure.exit_code, started.error_files.get(failure.local_rank))
@@ -124,7 +141,15 @@ class Workers:
 
     def _on_drain_signal(self, _signum: int, _frame: FrameType | None) -> None:
         """Runs in the main thread, between any two of its steps: it must not wait for what that thread holds."""
-        threading.Thread(target=self._drain_by_signal, name="ft-drain", daemon=True).start()
+        os.eventfd_write(self._alarm_fd, 1)
+
+    def _await_alarm(self) -> None:
+        while True:
+            os.eventfd_read(self._alarm_fd)
+            if self._is_ended:
+                os.close(self._alarm_fd)
+                return
+            self._drain_by_signal()
 
     def _drain_by_signal(self) -> None:
         """Workers hear of it when the run has been told: a checkpoint that they write before counts for nothing.
@@ -168,7 +193,7 @@ def _message_in(error_file: str | None) -> str:
     try:
         message = json.loads(Path(error_file or os.devnull).read_bytes())["message"]
         text = message["message"] if isinstance(message, dict) else message
-        return str(text).strip().splitlines()[0][:150]
+        return one_line(str(text).strip().splitlines()[0])[:150]
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return ""
 

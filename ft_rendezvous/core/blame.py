@@ -7,7 +7,7 @@ coordinator acts upon what a settlement says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 TIE_S = 0.01
@@ -94,33 +94,32 @@ class Ledger:
         self.last = first_failure(self.notes) or self.notes[0]
         return True
 
-    def settle(self, now: float, has_loss: bool, is_covered: bool) -> Settlement:
+    def settle(self, now: float, is_excused: bool, can_lose: Callable[[str], bool]) -> Settlement:
         """Charge the world that ended, once. What is not known by now is not known.
 
-        `has_loss`: a node of that world was lost or left, so the failures of others are held against nobody.
-        `is_covered`: enough other nodes are there to do without one. Where they are not, nobody is quarantined:
-        a run that fails now and then is better than one that waits.
+        `is_excused`: a node of that world was lost or left, or somebody asked for its end: the failures of others
+        are held against nobody. `can_lose`: whether the run can do without an incarnation. Where it cannot, nobody
+        is quarantined: a run that fails now and then is better than one that waits.
         """
         notes, self.notes = self.notes, []
-        if has_loss:
+        if not notes or is_excused:
             self.streak = 0
-        if not notes or has_loss:
             return Settlement()
         self.charged += 1
         self._extend_streak(notes)
         rules = self.rules
         return Settlement(
-            quarantined=self._blame(first_failure(notes), now, is_covered),
+            quarantined=self._blame(first_failure(notes), now, can_lose),
             is_spent=0 < rules.max_cycles <= self.charged,
             loop=self.streak if 0 < rules.crash_loop <= self.streak else 0,
         )
 
-    def _blame(self, first: FailureNote | None, now: float, is_covered: bool) -> FailureNote | None:
+    def _blame(self, first: FailureNote | None, now: float, can_lose: Callable[[str], bool]) -> FailureNote | None:
         limit = self.rules.max_node_failures
         if first is None or limit == 0:
             return None
         self.failures[first.key] = self.failures.get(first.key, 0) + 1
-        if self.failures[first.key] < limit or not is_covered:
+        if self.failures[first.key] < limit or not can_lose(first.incarnation):
             return None
         del self.failures[first.key]
         self.until[first.key] = now + self.rules.quarantine_s

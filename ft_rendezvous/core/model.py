@@ -322,8 +322,8 @@ NAMED = 8
 
 
 def node_key(node: NodeInfo) -> str:
-    """Who a node is, across its incarnations: its infra rank, else its process."""
-    return f"infra rank {node.infra_rank}" if node.infra_rank is not None else f"{node.addr} pid {node.pid}"
+    """Who a node is, across its starts: its infra rank, else its address."""
+    return f"infra rank {node.infra_rank}" if node.infra_rank is not None else node.addr
 
 
 def node_name(node: NodeInfo) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from ft_rendezvous.core.model import Arrival, NodeInfo, Placement, WorkerRanks
+from ft_rendezvous.core.model import Arrival, NodeInfo, Placement, Seat, WorkerRanks
 
 TopologyKey = tuple[str, bool, int, str, int, str]
 
@@ -100,3 +100,12 @@ def rank_workers(nodes: Sequence[NodeInfo]) -> list[WorkerRanks] | None:
         base += size
         role_ranks[role] += size
     return result
+
+
+def seat(placement: Placement, arrivals: Mapping[str, Arrival]) -> dict[str, Seat]:
+    """Everybody's line in a sealed cycle."""
+    workers = rank_workers([arrivals[incarnation].node for incarnation in placement.ranks])
+    seats = {
+        incarnation: Seat(rank, workers[rank] if workers else None) for rank, incarnation in enumerate(placement.ranks)
+    }
+    return seats | {incarnation: Seat(None) for incarnation in placement.standbys}

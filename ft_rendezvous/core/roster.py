@@ -18,6 +18,7 @@ from ft_rendezvous.core.model import (
     Failure,
     Finish,
     Goodbye,
+    NodeInfo,
     NodeLeft,
     NodesLost,
     Outcome,
@@ -69,7 +70,7 @@ class Roster:
     unfinished: set[str] = field(default_factory=set)
     """Actives of the sealed world that have not ended well."""
     finished_count: int = 0
-    """Nodes that finished since the run began; they never train again."""
+    """Nodes that finished since the last seal; they never train again."""
     finished_live_count: int = 0
     spent_count: int = 0
     """Nodes that left since the last seal because their own agent gave up."""
@@ -134,6 +135,7 @@ class Roster:
             member = self.members[arrival.incarnation] = Member(
                 arrival, Role.HOT_SPARE, (arrival.cycle_id, arrival.seq)
             )
+            self.unhealthy.pop(node_key(arrival.node), None)
             if arrival.node.infra_rank is not None:
                 self.by_infra_rank[arrival.node.infra_rank] = arrival.incarnation
         if counts and member.role in (Role.HOT_SPARE, Role.AWAITED) and arrival.incarnation not in self.draining:
@@ -181,11 +183,11 @@ class Roster:
         if member.role is Role.ACTIVE:
             rank = self._ranks[goodbye.incarnation]
             self.troubles.append(NodeLeft(member.name, rank, goodbye.outcome, goodbye.reason))
-        if goodbye.outcome is Outcome.FAILED:
+        if goodbye.incarnation in self.draining and goodbye.incarnation in self._ranks:
+            self.drained_count += 1
+        elif goodbye.outcome is Outcome.FAILED:
             self.spent_count += 1
-        elif goodbye.incarnation in self.draining:
-            self.drained_count += member.role in (Role.ACTIVE, Role.AWAITED)
-        elif goodbye.outcome is Outcome.LEFT:
+        elif goodbye.outcome in (Outcome.LEFT, Outcome.DRAINED):
             self.left_count += 1
         if goodbye.outcome is not Outcome.FAILED:
             self.lost_count += member.role in (Role.ACTIVE, Role.AWAITED)
@@ -277,7 +279,7 @@ class Roster:
         self.world = tuple(self.arrived[incarnation] for incarnation in placement.ranks)
         self._ranks = {incarnation: rank for rank, incarnation in enumerate(placement.ranks)}
         self.unfinished = set(placement.ranks)
-        self.spent_count = self.left_count = self.lost_count = self.drained_count = 0
+        self.spent_count = self.left_count = self.lost_count = self.drained_count = self.finished_count = 0
         for incarnation in placement.ranks:
             member = self.members[incarnation]
             member.role = next_role(member.role, NodeStep.PLACE)
@@ -297,30 +299,36 @@ class Roster:
         gone = sum(self.members[name].role is not Role.FINISHED for name in self.draining)
         return len(self.members) - self.finished_live_count - gone
 
-    def draining_actives(self) -> list[str]:
+    def draining_actives(self, but: Sequence[str] = ()) -> list[str]:
         """Names of the nodes that train and are to give up their places."""
-        members = (self.members[incarnation] for incarnation in sorted(self.draining))
+        members = (self.members[incarnation] for incarnation in sorted(self.draining.difference(but)))
         return [member.name for member in members if member.role is Role.ACTIVE]
+
+    def is_world_draining(self) -> bool:
+        """Whether any node of the last world was asked to give up its place, even if it has finished since."""
+        return not self.draining.isdisjoint(self._ranks)
 
     def draining_count(self) -> int:
         """Nodes of the last world that have given up their places, or are about to."""
-        of_world = (Role.ACTIVE, Role.AWAITED)
-        return self.drained_count + sum(self.members[name].role in of_world for name in self.draining)
+        return self.drained_count + sum(
+            name in self._ranks and self.members[name].role is not Role.FINISHED for name in self.draining
+        )
 
     def find(self, target: str) -> list[str]:
         """The live nodes an operator means: an infra rank, an address or `address:pid`."""
-        return [
-            incarnation
-            for incarnation, member in self.members.items()
-            if target in (str(member.arrival.node.infra_rank), member.arrival.node.addr)
-            or target == f"{member.arrival.node.addr}:{member.arrival.node.pid}"
-        ]
+        return [incarnation for incarnation, member in self.members.items() if target in _called(member.arrival.node)]
 
     def describe(self, incarnation: str) -> str:
         """A live node's name, with its rank if it has one."""
         member = self.members[incarnation]
         rank = f" (rank {self._ranks[incarnation]})" if member.role in (Role.ACTIVE, Role.AWAITED) else ""
         return member.name + rank
+
+
+def _called(node: NodeInfo) -> tuple[str, ...]:
+    """What an operator may call a node."""
+    rank = () if node.infra_rank is None else (str(node.infra_rank),)
+    return (*rank, node.addr, f"{node.addr}:{node.pid}")
 
 
 def blame_keys(arrival: Arrival) -> tuple[str, str]:

@@ -120,7 +120,7 @@ SealDecision = Seal | Wait | GiveUp
 def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
     """Seal once enough nodes are there, those expected back are there or late, and the read is settled."""
     wanted, arrived = rules.world_size, len(view.arrived)
-    if rules.max_nodes - len(view.unhealthy) < wanted:
+    if rules.max_nodes - len(view.unhealthy) < wanted and view.joinable_count < wanted:
         return GiveUp(VerdictKind.FAILED, _unfit(view, rules))
     if view.joinable_count < wanted and view.drained_count:
         return GiveUp(VerdictKind.CANCELLED, f"drained: {_count(view.joinable_count, 'node')} of {wanted} would remain")

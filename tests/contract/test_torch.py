@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -34,12 +35,13 @@ from ft_rendezvous import torch_seams
 from ft_rendezvous.agent_store import AgentStore, barrier_keys
 from ft_rendezvous.core.model import NodeInfo, Verdict, VerdictKind
 from ft_rendezvous.core.placement import rank_workers
-from ft_rendezvous.errors import ConfigError, StoreUnavailable
+from ft_rendezvous.errors import ConfigError, FtError, StoreUnavailable
 from ft_rendezvous.handler import FtRendezvousHandler, create_handler
 from ft_rendezvous.participant import Place
-from ft_rendezvous.settings import parse_settings
+from ft_rendezvous.settings import NodeSettings, Settings, parse_settings
 from tests.contract.benches import LONG_S
 from tests.contract.live import LiveNode, LiveRun, live_run
+from tests.integration.proxy import Proxy
 
 # --- names in torch ---------------------------------------------------------------------------------
 
@@ -441,3 +443,33 @@ def test_assigned_ranks_are_json_as_torch_reads_it() -> None:
     no_link: Any = object()
     store = AgentStore(no_link, place_of(1, [("trainer", 2), ("trainer", 3)]))
     assert json.loads(store.get("torchelastic/assigned_ranks/1")) == [2, 5, 2, 5]
+
+
+def test_a_connection_that_is_reset_in_the_exit_barrier_costs_a_node_nothing() -> None:
+    """Its workers ended well and the run succeeds: it asks again for the verdict, over another connection."""
+    with live_run() as run, Proxy(run.port) as proxy:
+
+        def handler_at(port: int) -> FtRendezvousHandler:
+            node = NodeSettings(endpoint_host="127.0.0.1", endpoint_port=port, is_host=False)
+            handler = FtRendezvousHandler(Settings(run=run.settings, node=node))
+            handler._role, handler._local_world_size = "trainer", 1
+            return handler
+
+        handlers = [handler_at(run.port), handler_at(proxy.port)]
+        places = [future.result(LONG_S) for future in [run.do(handler.next_rendezvous) for handler in handlers]]
+
+        def enter(index: int) -> None:
+            # Torch's agent logs what its barrier raises, and goes on.
+            with contextlib.suppress(FtError):
+                store_util.barrier(places[index].store, 2, agent_api._TERMINAL_STATE_SYNC_ID, 300)
+
+        waiting = run.do(lambda: enter(1))
+        run.wait_for(lambda: run.host.coordinator.roster.finished_count == 1)
+        proxy.cut()
+        waiting.result(LONG_S)
+        run.do(lambda: enter(0)).result(LONG_S)
+        for handler in handlers:
+            handler.check_end()
+            assert handler.shutdown()
+        assert run.host.wait(LONG_S)
+        assert str(run.host.verdict) == "succeeded"

@@ -27,11 +27,11 @@ def note(who: str, after_s: float | None, cycle_id: int = 1, reason: str = "exit
 
 
 def fail(
-    ledger: Ledger, *notes: FailureNote, has_loss: bool = False, is_covered: bool = True, now: float = 0.0
+    ledger: Ledger, *notes: FailureNote, is_excused: bool = False, can_lose: bool = True, now: float = 0.0
 ) -> Settlement:
     for one in notes:
         ledger.note(one)
-    return ledger.settle(now, has_loss, is_covered)
+    return ledger.settle(now, is_excused, lambda _incarnation: can_lose)
 
 
 # --- who was first ----------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_a_budget_of_three_is_spent_by_the_third_cycle_that_fails() -> None:
 
 def test_losses_and_quiet_ends_cost_nothing() -> None:
     ledger = Ledger(replace(RULES, max_cycles=1, max_node_failures=1, crash_loop=1))
-    assert fail(ledger, note("a", 1.0), has_loss=True) == Settlement()
+    assert fail(ledger, note("a", 1.0), is_excused=True) == Settlement()
     assert fail(ledger) == Settlement()
     assert ledger.charged == 0
 
@@ -116,7 +116,7 @@ def test_the_third_time_a_node_is_first_it_is_quarantined_and_may_return_later()
 
 def test_nobody_is_quarantined_where_nobody_can_take_over() -> None:
     ledger = Ledger(replace(RULES, max_node_failures=2))
-    assert [fail(ledger, note("a", 1.0), is_covered=False).quarantined for _ in range(4)] == [None] * 4
+    assert [fail(ledger, note("a", 1.0), can_lose=False).quarantined for _ in range(4)] == [None] * 4
     assert fail(ledger, note("a", 1.0)).quarantined is not None, "until somebody can"
 
 
@@ -153,9 +153,16 @@ def test_what_breaks_a_loop(between: tuple[float | None, str]) -> None:
 def test_a_loss_breaks_a_loop() -> None:
     ledger = Ledger(replace(RULES, crash_loop=2))
     assert fail(ledger, note("a", 1.0)).loop == 0
-    assert fail(ledger, note("a", 1.0), has_loss=True).loop == 0
+    assert fail(ledger, note("a", 1.0), is_excused=True).loop == 0
     assert fail(ledger, note("a", 1.0)).loop == 0
     assert fail(ledger, note("a", 1.0)).loop == 2
+
+
+def test_a_world_that_ended_without_a_failure_breaks_a_loop() -> None:
+    ledger = Ledger(replace(RULES, crash_loop=2))
+    assert fail(ledger, note("a", 1.0)).loop == 0
+    assert fail(ledger).loop == 0
+    assert fail(ledger, note("a", 1.0)).loop == 0
 
 
 def test_failures_of_others_later_in_the_cycle_do_not_matter() -> None:

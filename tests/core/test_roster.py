@@ -98,7 +98,7 @@ def test_a_withdrawal_ends_an_incarnation_and_says_why(role: Role) -> None:
     assert role_of(roster, 1) is None
     assert ONE not in roster.arrived
     assert roster.troubles == ([NodesLost(("host1 pid 101",), (0,))] if role is Role.ACTIVE else [])
-    assert roster.unhealthy == {"host1 pid 101": "host1 pid 101: a bad GPU"}
+    assert roster.unhealthy == {"host1": "host1 pid 101: a bad GPU"}
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -128,7 +128,7 @@ def test_a_goodbye_ends_an_incarnation(role: Role, outcome: Outcome) -> None:
     assert ONE not in roster.arrived
     assert ONE not in roster.awaited
     assert roster.spent_count == (outcome is Outcome.FAILED)
-    assert roster.left_count == (outcome is Outcome.LEFT)
+    assert roster.left_count == (outcome in (Outcome.LEFT, Outcome.DRAINED))
     has_finished = role is Role.FINISHED or (outcome is Outcome.SUCCEEDED and role in (Role.ACTIVE, Role.AWAITED))
     assert roster.finished_count == has_finished
     assert roster.finished_live_count == 0
@@ -170,8 +170,10 @@ def test_a_stranger_that_never_arrived_says_nothing() -> None:
 def test_a_stranger_that_is_unfit_is_counted_as_such() -> None:
     roster = Roster()
     roster.take(withdrawal(1), 1, is_open=True)
-    assert list(roster.unhealthy) == ["host1 pid 101"]
+    assert list(roster.unhealthy) == ["host1"]
     assert roster.members == {}
+    roster.take(arrival(1), 1, is_open=True)
+    assert roster.unhealthy == {}, "it is fit again"
 
 
 # --- records of an older cycle ----------------------------------------------------------------------
@@ -355,7 +357,7 @@ def test_spent_agents_are_forgiven_by_the_next_seal_and_finishes_never() -> None
         roster.take(arrival(number, cycle_id=2), 2, is_open=True)
     assert (roster.spent_count, roster.finished_count) == (1, 1)
     roster.seal(Placement((incarnation(3), incarnation(4)), ()))
-    assert (roster.spent_count, roster.finished_count) == (0, 1)
+    assert (roster.spent_count, roster.finished_count) == (0, 0)
 
 
 def test_joinable_nodes_are_all_but_the_finished() -> None:
@@ -440,6 +442,8 @@ def test_an_operator_finds_nodes_by_infra_rank_address_or_process() -> None:
     assert roster.find("shared") == [ONE, TWO]
     assert roster.find("shared:101") == [ONE]
     assert roster.find("nobody") == []
+    roster.take(arrival(4, info=node(4, addr="unranked")), 1, is_open=True)
+    assert roster.find("None") == []
 
 
 def test_a_restart_is_asked_for_by_the_world_of_this_cycle() -> None:

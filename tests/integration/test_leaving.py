@@ -204,7 +204,8 @@ def test_a_host_whose_part_is_over_keeps_the_store(cluster: Cluster, end: str) -
         node.wait_report("step", cycle=2, world=2, sum=3)
     host.wait_for("this node hosts the store: staying until every other node has gone")
     assert host.workers() == []
-    # As SLURM does, all over again: it stays.
+    # As SLURM does, all over again, and with its warning before a time limit: it stays.
+    host.signal(signal.SIGUSR1)
     host.signal(signal.SIGTERM)
     host.wait_for("SIGTERM: staying, because other nodes need the store on this node")
     seen = int(spare.reports("step")[-1]["step"])

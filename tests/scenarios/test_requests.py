@@ -159,6 +159,63 @@ def test_a_run_that_ends_within_the_grace_of_a_drain_that_is_covered_has_succeed
     assert str(cluster.verdict) == "succeeded"
 
 
+def test_a_node_that_asked_to_go_does_not_come_back_though_nobody_heard_it() -> None:
+    """It lost its lease and does not know yet: its request comes from an incarnation that is over."""
+    cluster = run_of(2, 1, lease_s=4.0)
+    node = cluster.nodes["n1"]
+    node.is_frozen = True
+    cluster.advance(6.0)
+    assert seats(cluster) == {"n0": 0, "n1": 1, "n2": 1}, "its agent has not looked yet"
+    perform_move(node.store, node.participant.ask_drain("SIGUSR1"))
+    node.is_frozen = False
+    cluster.advance(3.0)
+    assert node.outcome == Outcome.DRAINED
+    assert seats(cluster) == {"n0": 0, "n2": 1}
+
+
+def test_a_drain_of_all_that_wait_cancels_the_run() -> None:
+    cluster = Cluster(RunSettings(run_id="r", min_nodes=3, max_nodes=3), SimStore())
+    for number in range(2):
+        cluster.join(f"n{number}", infra_rank=number)
+        cluster.settle()
+    for name in ("n0", "n1"):
+        drain(cluster, name)
+    cluster.advance(1.0)
+    assert str(cluster.verdict) == "cancelled(every node has left)"
+
+
+def test_a_survivor_that_drains_while_it_waits_for_a_replacement_cancels_the_run() -> None:
+    cluster = run_of(2, 0, lease_s=4.0)
+    cluster.nodes["n1"].kill()
+    cluster.advance(6.0)
+    drain(cluster, "n0")
+    cluster.advance(1.0)
+    assert cluster.verdict is not None
+    assert cluster.verdict.kind is VerdictKind.CANCELLED
+    assert "drained" in cluster.verdict.reason
+
+
+def test_a_draining_agent_that_gives_up_drains_and_does_not_fail() -> None:
+    cluster = run_of(2, 0, drain_grace_s=1000.0)
+    for name in ("n0", "n1"):
+        drain(cluster, name)
+    cluster.nodes["n1"].leave(Outcome.FAILED, "worker rank 1 exited with 1")
+    cluster.advance(1.0)
+    assert cluster.verdict is not None
+    assert cluster.verdict.kind is VerdictKind.CANCELLED
+
+
+def test_the_grace_of_a_drain_begins_with_the_first_that_gives_up_a_place() -> None:
+    cluster = run_of(2, 2, drain_grace_s=10.0)
+    drain(cluster, "n3")
+    cluster.advance(60.0)
+    drain(cluster, "n1")
+    cluster.advance(5.0)
+    assert cluster.coordinator.cycle_id == 1
+    cluster.advance(6.0)
+    assert seats(cluster) == {"n0": 0, "n2": 1}
+
+
 # --- operators and workers --------------------------------------------------------------------------
 
 
@@ -197,6 +254,31 @@ def test_a_node_cannot_close_the_run() -> None:
     perform_move(node.store, node.participant.ask(RequestKind.CLOSE, ""))
     cluster.settle()
     assert cluster.verdict is None
+
+
+def test_failures_after_a_restart_was_asked_for_are_held_against_nobody() -> None:
+    """Peers of workers that are being stopped fail of it."""
+    cluster = run_of(2, 0, max_cycles=1, crash_loop=1)
+    for node in cluster.nodes.values():
+        node.is_busy = True
+    ask(cluster, RequestKind.RESTART)
+    assert cluster.coordinator.cycle_id == 2
+    node = cluster.nodes["n1"]
+    node.participant.worker_exit = WorkerExit("connection reset", rank=1, exit_code=1, after_s=1.0)
+    perform_move(node.store, node.participant.report_failure(1))
+    for node in cluster.nodes.values():
+        node.is_busy = False
+    cluster.advance(1.0)
+    assert seats(cluster) == {"n0": 0, "n1": 1}
+    assert cluster.coordinator.registry.ledger.charged == 0
+
+
+def test_a_reason_that_is_no_text_is_told_as_far_as_it_is() -> None:
+    """A file name that is not UTF-8 in an error message."""
+    cluster = run_of(2, 0)
+    fail(cluster.nodes["n1"], 5.0, "no such file: caf\udce9\nsecond line")
+    cluster.advance(1.0)
+    assert cluster.coordinator.cycle_id == 2
 
 
 # --- budgets ----------------------------------------------------------------------------------------
@@ -287,6 +369,9 @@ def test_an_unfit_node_does_not_join_and_a_member_leaves() -> None:
     stranger.kill()
     cluster.advance(1.0)
     assert cluster.coordinator.roster.unhealthy == {"infra rank 9": "infra rank 9 at stranger pid 5: GPU 3 is gone"}
+    fail(cluster.nodes["n0"], 50.0)
+    cluster.advance(1.0)
+    assert len(seats(cluster)) == 2, "who is not needed does not matter"
     member = cluster.nodes["n1"]
     perform_move(member.store, member.participant.withdraw("NIC down"))
     member.kill()

@@ -126,6 +126,7 @@ class SimNode(Process):
         yield from self._find_store(settings.lease_s)
         self.link = SimLink(self, self._connect, self._new_participant(), settings.beat_s)
         self.link.participant.is_draining = old.participant.is_draining
+        self.link.participant.wants_drain = old.participant.wants_drain
         # The others need not wait for the lease of the incarnation that lost its connection.
         farewell = old.participant.goodbye(Outcome.LEFT, "its connection was lost; it joins again")
         yield from self.link.run(farewell)
@@ -169,7 +170,7 @@ class SimNode(Process):
                     return True
                 after_s = self.clock() - seated_at
                 link.participant.worker_exit = WorkerExit("exit code 1", 0, 1, after_s)
-                if self.kernel.rng.random() < 0.8:
+                if self.kernel.rng.random() < 0.8 and not link.must_stop(place.cycle_id):
                     # Whoever watches the workers tells at once; not every system lets us watch.
                     link.post(link.participant.report_failure(place.cycle_id))
                 if plan.ending is Ending.FOR_GOOD:
