@@ -148,7 +148,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--fail-node", type=int, help="the infra rank of the node that fails, whatever its rank")
     parser.add_argument("--fail-by-turns", action="store_true", help="another rank in every cycle")
     parser.add_argument("--fail-when", type=Path, help="fail no earlier than this file exists")
-    parser.add_argument("--fail-until", type=Path, help="be idle and fail, in whatever cycle, until this file exists")
+    parser.add_argument("--fail-until", type=Path, help="without torch: fail, or wait, until this file exists")
     parser.add_argument("--fail-late", action="store_true", help="fail at the end instead of after the first step")
     parser.add_argument(
         "--idle-below", type=int, default=0, help="in cycles below this one, without torch: fail at once or wait"
@@ -204,11 +204,13 @@ def main() -> None:
         me = worker.info()
         report("info", **(dataclasses.asdict(me) if me is not None else {}))
     must_fail = is_to_fail(options, who["cycle"], rank, world)
-    is_idle = options.fail_until is not None and not options.fail_until.exists()
-    if is_idle or who["cycle"] < options.idle_below:
-        # Such a cycle costs little, and nobody fails of another's end, as with gloo.
+    # A cycle without torch costs little, and nobody fails of another's end, as with gloo.
+    if who["cycle"] < options.idle_below:
         wait_for(options.fail_when) if must_fail else wait_to_be_stopped()
         fail(options.exit_code, **who)
+    if options.fail_until:
+        # Whoever fails last may have looked before the file was there, and whoever waits before that: it trains now.
+        fail(options.exit_code, **who) if must_fail else wait_for(options.fail_until)
 
     add_up, leave = stay_alone() if who["cycle"] < options.alone_below else join_world()
     step = 0
