@@ -49,6 +49,9 @@ from ft_rendezvous.wire import Keys
 RETRY_S = 0.002
 """First pause before a re-read when counts and records disagree; doubles up to a beat."""
 
+REMIND_S = 60.0
+"""How often a reason to wait is told again."""
+
 ANSWERS = 8
 """How many operators' requests are remembered, for those who ask to look."""
 
@@ -186,6 +189,9 @@ class Coordinator:
                 answer = Answer(request.incarnation, False, f"the run is closed: {self.verdict}")
             case RequestKind.CLOSE:
                 answer = Answer(request.incarnation, True, "closed")
+            case RequestKind.RESTART if (drain := self._drain()) is not None and not drain.is_covered:
+                text = "a node drains and nobody can take its place: a restart would end the run"
+                answer = Answer(request.incarnation, False, text)
             case RequestKind.RESTART if self.phase is Phase.SEALED:
                 self.roster.ask_restart("an operator", request.reason)
                 answer = Answer(request.incarnation, True, f"cycle {self.cycle_id} ends, the next one opens")
@@ -244,27 +250,21 @@ class Coordinator:
 
     def _settle(self, now: float) -> Move[bool]:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
-        rules = self.registry.ledger.rules
+        ledger, failures = self.registry.ledger, len(self.registry.ledger.notes)
         is_asked = isinstance(self.view.opened.why, RestartRequested | NodesDrain)
-        settlement = self.registry.ledger.settle(now, is_asked or self.roster.lost_count > 0, self._can_lose)
-        if settlement.is_spent:
-            reason = f"max_cycles={rules.max_cycles}: so many cycles ended because workers failed"
-            yield from self.close(Verdict(VerdictKind.FAILED, reason))
-            return False
-        if settlement.loop:
-            reason = (
-                f"crash loop: {settlement.loop} cycles in a row failed within {rules.crash_loop_s:g} s on one error"
-            )
+        settlement = ledger.settle(now, is_asked or self.roster.lost_count > 0, self._can_lose)
+        if failures:
+            first = ledger.last if settlement.is_charged else None
+            self.journal(journal.CycleSettled(self.cycle_id - 1, failures, first))
+        reason = ledger.explain_end(settlement)
+        if reason:
             yield from self.close(Verdict(VerdictKind.FAILED, reason))
             return False
         bad = settlement.quarantined
         if bad is None or bad.incarnation not in self.roster.members:
             return True
-        reason = (
-            f"quarantined for {rules.quarantine_s:g} s: its workers were the first to fail in "
-            f"{rules.max_node_failures} cycles, last with: {bad.reason}"
-        )
         self.roster.drop(bad.incarnation)
+        reason = ledger.explain_quarantine(bad)
         yield from self.registry.fence(Fence(bad.incarnation, bad.node, reason, is_refusal=True))
         return False
 
@@ -273,9 +273,10 @@ class Coordinator:
         return self.roster.joinable_count() - (incarnation in self.roster.arrived) >= self.settings.min_nodes
 
     def _tell_wait(self, reason: WaitReason, now: float) -> None:
-        """Journal a reason to wait when it changes in kind, and at most once a second when only in numbers."""
+        """Journal a reason to wait when it changes in kind, at most once a second when in numbers, and now and then."""
         is_other_kind = type(reason) is not type(self.wait_reason)
-        if is_other_kind or (reason != self.wait_reason and now >= self.told_at + 1.0):
+        is_due = now >= self.told_at + (1.0 if reason != self.wait_reason else REMIND_S)
+        if is_other_kind or is_due:
             self.wait_reason, self.told_at = reason, now
             self.journal(journal.CycleWaits(self.cycle_id, reason))
 
@@ -293,6 +294,7 @@ class Coordinator:
             arrived=self.roster.arrived,
             awaited=self.roster.awaited,
             world=self.roster.world,
+            alive=self.roster.members.keys(),
             joinable_count=self.roster.joinable_count(),
             finished_count=self.roster.finished_count,
             spent_count=self.roster.spent_count,

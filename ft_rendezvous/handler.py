@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -60,7 +60,8 @@ def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
             local_addr=params.local_addr,
         )
     except FtError as error:
-        raise ValueError(str(error)) from error
+        log.error("%s", error)
+        raise ValueError(str(error)) from None
     return FtRendezvousHandler(settings)
 
 
@@ -98,7 +99,8 @@ class FtRendezvousHandler(RendezvousHandler):
         if failure is not None and error is None:
             outcome, reason = Outcome.FAILED, "its agent has spent its restarts"
         try:
-            session.link.leave(outcome, reason)
+            with _signals_held():
+                session.link.leave(outcome, reason)
         except Exception:  # Whatever it is, it must not keep the agent from stopping its workers.
             log.exception("the goodbye could not be said")
 
@@ -157,6 +159,7 @@ class FtRendezvousHandler(RendezvousHandler):
             self._check_health()
             place = self._next_place()
             if isinstance(place, Drained):
+                log.info("drained: this node holds no place any more, and leaves")
                 raise RendezvousGracefulExitError("this node is drained")
             return self._begin(place)
         except RunClosed as error:
@@ -312,10 +315,11 @@ class FtRendezvousHandler(RendezvousHandler):
         has_finished = progress.finished_in > 0 and progress.finished_in == progress.trained_in
         if outcome is Outcome.SUCCEEDED and session.link.verdict is None and not has_finished:
             outcome = Outcome.DRAINED if session.link.participant.is_draining else Outcome.LEFT
-        with _second_signal_only() if session.host is not None else contextlib.nullcontext():
+        with _signals_held():
             session.link.leave(outcome, reason)
             session.bootstrap.release()
-            if session.host is not None:
+        if session.host is not None:
+            with _second_signal_only(session.host):
                 self._stay_as_host(session.host)
         return True
 
@@ -327,28 +331,41 @@ class FtRendezvousHandler(RendezvousHandler):
 
 
 @contextlib.contextmanager
-def _second_signal_only() -> Iterator[None]:
-    """While others need this node's store, one SIGTERM or SIGINT is not enough to take it from them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = {signum: signal.getsignal(signum) for signum in caught_signals()}
+def _on_signals(handler: Callable[[int], None]) -> Iterator[Callable[[], None]]:
+    """Have signals handled otherwise for a while, where Python allows it. Yields a way to end that early."""
+    is_main = threading.current_thread() is threading.main_thread()
+    former = {signum: signal.getsignal(signum) for signum in caught_signals()} if is_main else {}
 
-    def stay(signum: int, _frame: FrameType | None) -> None:
-        log.warning(
-            "%s: staying, because other nodes need the store on this node; send it again to end the run for all",
-            signal.Signals(signum).name,
-        )
-        for again, handler in former.items():
-            signal.signal(again, handler)
+    def restore() -> None:
+        for signum, before in former.items():
+            signal.signal(signum, before)
 
     for signum in former:
-        signal.signal(signum, stay)
+        signal.signal(signum, lambda got, _frame: handler(got))
     try:
-        yield
+        yield restore
     finally:
-        for signum, handler in former.items():
-            signal.signal(signum, handler)
+        restore()
+
+
+def _signals_held() -> contextlib.AbstractContextManager[Any]:
+    """A goodbye is said to its end: a second signal (a process and its group are often sent both) must not cut it."""
+    return _on_signals(lambda signum: log.info("%s: leaving already", signal.Signals(signum).name))
+
+
+@contextlib.contextmanager
+def _second_signal_only(host: Host) -> Iterator[None]:
+    """While others need this node's store, one signal is not enough to take it from them."""
+
+    def stay(signum: int) -> None:
+        others = len(host.coordinator.roster.members)
+        if others:
+            text = "%s: staying, because other nodes need the store on this node (%d); again: end the run for all"
+            log.warning(text, signal.Signals(signum).name, others)
+            restore()
+
+    with _on_signals(stay) as restore:
+        yield
 
 
 def _outcome_of(error: BaseException | None) -> tuple[Outcome, str]:

@@ -85,6 +85,16 @@ class WorkersEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class CycleSettled:
+    """Why a world ended is known as well as it will be."""
+
+    cycle_id: int
+    failures: int
+    first: FailureNote | None
+    """None if nobody is charged."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecordRefused:
     cycle_id: int
     record: BadRecord
@@ -105,6 +115,7 @@ Entry = (
     | NodeUnhealthy
     | NodesCalled
     | WorkersEnded
+    | CycleSettled
     | RecordRefused
     | RunEnded
 )
@@ -142,6 +153,11 @@ def log_entry(entry: Entry) -> None:
             failure = entry.failure
             after = "" if failure.after_s is None else f" after_s={failure.after_s:.3f}"
             log.info("failed cycle=%d rank=%d%s: %s", failure.cycle_id, failure.rank, after, failure)
+        case CycleSettled() if entry.first is not None:
+            log.info("settled cycle=%d: %d failed, first %s", entry.cycle_id, entry.failures, entry.first)
+        case CycleSettled():
+            text = "settled cycle=%d: a node was lost or left, or somebody asked; %d failed of that: nobody is charged"
+            log.info(text, entry.cycle_id, entry.failures)
         case RecordRefused():
             log.warning(
                 "refused a record in cycle=%d: %s: %s",

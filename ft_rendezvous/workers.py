@@ -165,7 +165,13 @@ class Workers:
     def greet(self, link: Link) -> None:
         """A link to the run is there: a signal that comes before the first place finds whom to tell."""
         self._link = link
-        link.participant.on_drain = self.forward_drain
+        link.participant.on_drain = self._on_called
+
+    def _on_called(self) -> None:
+        view = self._link.participant.view if self._link is not None else None
+        reason = view.called.reason if view is not None and view.called is not None else ""
+        log.info("this node is asked to give up its place: %s", reason or "no reason given")
+        self.forward_drain()
 
     def forward_drain(self) -> None:
         """Workers may want to save: they get the signal too, once, if they have a handler for it."""

@@ -51,6 +51,8 @@ class Settlement:
 
     quarantined: FailureNote | None = None
     """A node that has failed first too often."""
+    is_charged: bool = False
+    """The cycle counts against the run's budget."""
     is_spent: bool = False
     """The run's budget is."""
     loop: int = 0
@@ -109,7 +111,8 @@ class Ledger:
         self._extend_streak(notes)
         rules = self.rules
         return Settlement(
-            quarantined=self._blame(first_failure(notes), now, can_lose),
+            is_charged=True,
+            quarantined=None if self._is_the_scripts(notes) else self._blame(first_failure(notes), now, can_lose),
             is_spent=0 < rules.max_cycles <= self.charged,
             loop=self.streak if 0 < rules.crash_loop <= self.streak else 0,
         )
@@ -125,6 +128,11 @@ class Ledger:
         self.until[first.key] = now + self.rules.quarantine_s
         return first
 
+    def _is_the_scripts(self, notes: Sequence[FailureNote]) -> bool:
+        """Whether several nodes failed at the start on one error: that is no node's fault, whoever was faster."""
+        starts = [note for note in notes if note.after_s is not None and note.after_s <= self.rules.crash_loop_s]
+        return len(starts) == len(notes) > 1 and len({note.reason for note in starts}) == 1
+
     def _extend_streak(self, notes: Sequence[FailureNote]) -> None:
         """One error: every node that failed at the start says the same as the one before."""
         earliest = min((note.after_s for note in notes if note.after_s is not None), default=None)
@@ -133,6 +141,21 @@ class Ledger:
         error = errors.pop() if is_start else ""
         self.streak = (self.streak + 1 if error == self.streak_error else 1) if is_start else 0
         self.streak_error = error
+
+    def explain_end(self, settlement: Settlement) -> str:
+        """Why the run cannot go on; empty if it can."""
+        rules = self.rules
+        if settlement.is_spent:
+            return f"max_cycles={rules.max_cycles}: so many cycles ended because workers failed"
+        if settlement.loop:
+            return f"crash loop: {settlement.loop} cycles in a row failed within {rules.crash_loop_s:g} s on one error"
+        return ""
+
+    def explain_quarantine(self, bad: FailureNote) -> str:
+        return (
+            f"quarantined for {self.rules.quarantine_s:g} s: its workers were the first to fail in "
+            f"{self.rules.max_node_failures} cycles, last with: {bad.reason}"
+        )
 
     def quarantined_for(self, key: str, now: float) -> float:
         """Seconds until a node may come back; 0 if it may now."""

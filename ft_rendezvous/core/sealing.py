@@ -5,7 +5,7 @@ One function of a snapshot and a time. It says what to do and why; the coordinat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -35,6 +35,8 @@ class SealView:
     """Survivors of the last world that are alive and not back yet."""
     world: tuple[Arrival, ...]
     """The last world, to say who is missing."""
+    alive: Collection[str]
+    """Everybody who is in the run: whoever is, is not missing."""
     joinable_count: int
     """Live nodes that have arrived or still can."""
     finished_count: int
@@ -173,6 +175,6 @@ def _missing(view: SealView) -> tuple[str, ...]:
     missing = (
         f"{node_name(arrival.node)} (rank {rank})"
         for rank, arrival in enumerate(view.world)
-        if arrival.incarnation not in view.arrived
+        if arrival.incarnation not in view.alive
     )
     return tuple(islice(missing, NAMED))

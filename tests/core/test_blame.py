@@ -105,7 +105,8 @@ def test_what_a_user_wants_to_know_at_the_end_is_the_first_failure_of_the_last_w
 
 def test_the_third_time_a_node_is_first_it_is_quarantined_and_may_return_later() -> None:
     ledger = Ledger(replace(RULES, max_node_failures=3))
-    blamed = [fail(ledger, note("a", 1.0), note("b", 2.0), now=100.0).quarantined for _ in range(3)]
+    peer = note("b", 2.0, reason="connection reset")
+    blamed = [fail(ledger, note("a", 1.0), peer, now=100.0).quarantined for _ in range(3)]
     assert [one and one.node for one in blamed] == [None, None, "a"]
     assert ledger.quarantined_for("infra rank a", 101.0) == 59.0
     assert ledger.quarantined_for("infra rank b", 101.0) == 0.0
@@ -118,6 +119,12 @@ def test_nobody_is_quarantined_where_nobody_can_take_over() -> None:
     ledger = Ledger(replace(RULES, max_node_failures=2))
     assert [fail(ledger, note("a", 1.0), can_lose=False).quarantined for _ in range(4)] == [None] * 4
     assert fail(ledger, note("a", 1.0)).quarantined is not None, "until somebody can"
+
+
+def test_a_script_that_fails_everywhere_at_its_start_is_no_nodes_fault() -> None:
+    ledger = Ledger(replace(RULES, max_node_failures=1))
+    assert fail(ledger, note("a", 1.0), note("b", 1.5)).quarantined is None
+    assert fail(ledger, note("a", 50.0), note("b", 51.0)).quarantined is not None, "after the start, the first is"
 
 
 def test_ties_blame_nobody() -> None:

@@ -34,6 +34,7 @@ def view_of(arrived: int, **changes: object) -> SealView:
         arrived=arrivals(range(1, arrived + 1)),
         awaited={},
         world=(),
+        alive=arrivals(range(1, arrived + 1)),
         joinable_count=arrived,
         finished_count=0,
         spent_count=0,

@@ -239,6 +239,16 @@ def test_an_operator_restarts_and_closes() -> None:
     assert {node.is_gone for node in cluster.nodes.values()} == {True}
 
 
+def test_a_restart_that_would_end_the_run_is_refused() -> None:
+    cluster = run_of(2, 0)
+    drain(cluster, "n1")
+    ask(cluster, RequestKind.RESTART)
+    assert cluster.verdict is None
+    (answer,) = cluster.coordinator.answers
+    assert not answer.is_granted
+    assert "would end the run" in answer.text
+
+
 def test_a_worker_restarts_the_group_and_nobody_is_blamed() -> None:
     cluster = run_of(2, 0, max_cycles=1)
     node = cluster.nodes["n1"]

@@ -135,6 +135,8 @@ class Stage:
                 return f"asks {', '.join(entry.nodes)} to go: {entry.reason}"
             case journal.WorkersEnded():
                 return f"hears of a failure: {entry.failure}"
+            case journal.CycleSettled():
+                return f"settles cycle {entry.cycle_id}: {entry.first or 'nobody is to blame'}"
             case journal.RecordRefused():
                 return f"refuses a record: {entry.record.reason}"
             case journal.RunEnded():
