@@ -121,6 +121,8 @@ def _tell_of_workers(agent: SimpleElasticAgent, handler: FtRendezvousHandler) ->
     def _monitor_workers(group: WorkerGroup) -> RunResult:
         nonlocal last_failure
         result = monitor(group)
+        if result.state is WorkerState.FAILED and handler.workers is not None:
+            handler.workers.confirm({rank: failure.exitcode for rank, failure in result.failures.items()})
         if result.state is WorkerState.FAILED and handler.workers is not None and handler.workers.is_excused:
             # They failed of the cycle's end, which their agent is about to see: that costs it no restart.
             return RunResult(state=WorkerState.HEALTHY)

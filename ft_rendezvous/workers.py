@@ -54,6 +54,7 @@ class Workers:
         self._link: Link | None = None
         self._place: Place | None = None
         self._seated_at = 0.0
+        self._started = Started({}, {}, {})
         self._pids: tuple[int, ...] = ()
         self._watch: WorkerWatch | None = None
         self._has_forwarded = False
@@ -90,7 +91,7 @@ class Workers:
         self._is_excused = False
 
     def started(self, started: Started) -> None:
-        self._pids = tuple(started.pids.values())
+        self._started, self._pids = started, tuple(started.pids.values())
         self._watch = WorkerWatch(started.pids, self._seated_at, lambda failure: self._tell_failure(started, failure))
 
     def stop_watch(self) -> FirstFailure | None:
@@ -104,6 +105,22 @@ class Workers:
         watch.stop()
         is_known = watch.failure is not None and watch.failure.exit_code is not None
         return watch.failure if is_known and not self._is_excused else None
+
+    def confirm(self, exit_codes: Mapping[int, int]) -> None:
+        """The agent has seen workers fail; by global rank. It tells what the watch could not.
+
+        The agent sometimes takes an exit code before the watch can read it, and there may be no watch at all. Then
+        this is the first to know, a tenth of a second late.
+        """
+        link, watch = self._link, self._watch
+        if link is None or watch is None or self._is_excused or link.participant.worker_exit is not None:
+            return
+        seen = watch.failure
+        after_s = seen.after_s if seen is not None else time.monotonic() - self._seated_at
+        by_rank = {rank: local_rank for local_rank, rank in self._started.ranks.items()}
+        rank = next((rank for rank in sorted(exit_codes) if rank in by_rank), None)
+        if rank is not None:
+            self._tell_failure(self._started, FirstFailure(by_rank[rank], exit_codes[rank], after_s))
 
     @property
     def is_excused(self) -> bool:

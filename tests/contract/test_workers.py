@@ -86,6 +86,20 @@ def test_the_first_worker_to_fail_is_told_at_once_with_its_global_rank(run: Live
     assert workers.stop_watch() is None
 
 
+def test_what_the_watch_cannot_tell_the_agent_tells(run: LiveRun, workers: Workers) -> None:
+    """It took the exit code first: nothing was told, and the time of the end is not lost."""
+    node = seat(run, workers)
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as bad:
+        bad.wait(60)
+        workers.started(Started({0: bad.pid}, {0: 4}, {}))
+        assert node.link.participant.worker_exit is None
+        workers.confirm({4: 3})
+        run.wait_for(lambda: bool(run.told(journal.WorkersEnded)))
+    (told,) = run.told(journal.WorkersEnded)
+    assert (told.failure.rank, told.failure.exit_code) == (4, 3)
+    assert told.failure.after_s is not None
+
+
 def test_what_a_worker_asks_for_reaches_the_coordinator(run: LiveRun, workers: Workers) -> None:
     node = seat(run, workers)
     workers._hear(Restart(cycle_id=7, local_rank=0, reason="of another cycle"))

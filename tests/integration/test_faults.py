@@ -107,7 +107,7 @@ def assert_lost_store(nodes: list[Node], since: float, within_s: float) -> None:
         took_s = time.monotonic() - since
         assert took_s < within_s, f"{node.name} took {took_s:.1f} s, not {within_s:g}\n{node.tail()}"
         assert node.workers() == []
-        said = node.lines(r"^\[ft .* ERROR\] store 127\.0\.0\.1:\d+: .*this node stops")
+        said = node.lines(r"^\[ft .* ERROR\] store 127\.0\.0\.1:\d+: .*the run is over for this node, and it stops")
         assert len(said) == 1, node.tail()
         claimed = re.search(r"(?:after|for) ([\d.]+) s", said[0])
         assert claimed is None or float(claimed[1]) <= took_s, f"it has been {took_s:.1f} s: {said[0]}"

@@ -44,7 +44,9 @@ def test_a_partition_outlasts_the_lease(cluster: Cluster) -> None:
         assert time.monotonic() - since < LEASE_S + 10.0
         spare.wait_report("step", cycle=2, rank=1, sum=3)
         n1.assert_fails()
-        assert len(n1.lines(rf"ERROR\] store 127\.0\.0\.1:{proxy.port}: .*this node stops")) == 1, n1.tail()
+        assert len(n1.lines(rf"ERROR\] store 127\.0\.0\.1:{proxy.port}: .* for this node, and it stops")) == 1, (
+            n1.tail()
+        )
         assert n1.workers() == []
     done.touch()
     job.assert_succeeds(but=[n1])

@@ -42,7 +42,7 @@ def test_no_restarts_left(cluster: Cluster) -> None:
 
 def test_a_failure_after_others_have_finished(cluster: Cluster) -> None:
     # Rank 0 has ended well and cannot train again when rank 1 fails: the run has failed, for everybody.
-    job = cluster.job("2:2", worker=["--fail-below", 9, "--fail-rank", 1, "--fail-late", "--linger-s", 1])
+    job = cluster.job("2:2", worker=["--fail-below", 9, "--fail-rank", 1, "--fail-late", "--linger-s", 4])
     n0, n1 = job.start_all(2)
     for node in (n0, n1):
         node.assert_fails()
