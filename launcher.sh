@@ -93,11 +93,11 @@ free_port() {
   python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'
 }
 
-pids=() signal='' is_interrupted=no
+pids=() signal='' reached=0 is_interrupted=no
 
 # shellcheck disable=SC2317 # Called by the traps.
 forward() {
-  signal=$1 is_interrupted=yes
+  signal=$1 reached=${#pids[@]} is_interrupted=yes
   printf 'launcher.sh: passing SIG%s on to all nodes\n' "$signal" >&2
   ((${#pids[@]} == 0)) || kill -s "$signal" "${pids[@]}" 2>/dev/null
 }
@@ -146,6 +146,8 @@ run_local() {
     pids+=($!)
   done
   set +m
+  # A signal that came while nodes were being started has not reached the later ones.
+  [[ -z $signal ]] || ((reached == most)) || kill -s "$signal" "${pids[@]:reached}" 2>/dev/null
   printf 'launcher.sh: run %s, %d active and %d spare nodes, logs in %s\n' "$run_id" "$least" "$spares" "$log_dir"
   for ((node = 0; node < most; node++)); do
     wait_for "${pids[node]}"
