@@ -331,6 +331,22 @@ def test_the_stock_exit_barrier_ends_with_the_run() -> None:
         assert {str(node.link.verdict) for node in nodes} == {"succeeded"}
 
 
+def test_the_stock_exit_barrier_outlasts_torchs_own_limit() -> None:
+    """Torch gives up after 300 s; a node whose workers take longer than the others' still has its store."""
+    limit_s = 0.2
+    with live_run() as run:
+        quick, slow = run.node(1), run.node(2)
+        run.seal(quick, slow)
+        store = quick.agent_store
+        waiting = run.do(lambda: store_util.barrier(store, 2, agent_api._TERMINAL_STATE_SYNC_ID, limit_s))
+        run.wait_for(lambda: run.host.coordinator.roster.finished_count == 1)
+        with pytest.raises(TimeoutError):
+            waiting.result(5 * limit_s)
+        assert slow.finish().result(LONG_S) is None
+        waiting.result(LONG_S)
+        assert str(quick.link.verdict) == "succeeded"
+
+
 def test_the_stock_exit_barrier_lets_go_when_the_run_fails() -> None:
     with live_run() as run:
         a, b = run.node(1), run.node(2)
