@@ -41,6 +41,8 @@ from ft_rendezvous.workers import Workers
 log = logging.getLogger("ft_rendezvous")
 
 BACKEND = "ft"
+SIGNAL_GLANCE_S = 0.2
+"""How soon a host that stays says that it has seen a signal."""
 
 
 def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
@@ -319,20 +321,31 @@ class FtRendezvousHandler(RendezvousHandler):
             session.link.leave(outcome, reason)
             session.bootstrap.release()
         if session.host is not None:
-            with _second_signal_only(session.host):
-                self._stay_as_host(session.host)
+            self._stay_as_host(session.host)
         return True
 
     def _stay_as_host(self, host: Host) -> None:
-        if not host.wait(1.0):
-            log.info("this node hosts the store: staying until every other node has gone")
-        host.wait()
+        """While others need this node's store, one signal is not enough to take it from them."""
+        got: list[int] = []
+        with _on_signals(got.append) as restore:
+            if not host.wait(1.0):
+                log.info("this node hosts the store: staying until every other node has gone")
+            while not host.wait(SIGNAL_GLANCE_S):
+                others = len(host.coordinator.roster.members)
+                if got and others:
+                    text = "%s: staying, because other nodes need the store on this node (%d); again: the run ends"
+                    log.warning(text, signal.Signals(got[0]).name, others)
+                    got.clear()
+                    restore()
         host.stop()
 
 
 @contextlib.contextmanager
 def _on_signals(handler: Callable[[int], None]) -> Iterator[Callable[[], None]]:
-    """Have signals handled otherwise for a while, where Python allows it. Yields a way to end that early."""
+    """Have signals handled otherwise for a while, where Python allows it. Yields a way to end that early.
+
+    A handler runs between any two steps of this thread, perhaps within a log call: it must not log itself.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     former = {signum: signal.getsignal(signum) for signum in caught_signals()} if is_main else {}
 
@@ -350,22 +363,7 @@ def _on_signals(handler: Callable[[int], None]) -> Iterator[Callable[[], None]]:
 
 def _signals_held() -> contextlib.AbstractContextManager[Any]:
     """A goodbye is said to its end: a second signal (a process and its group are often sent both) must not cut it."""
-    return _on_signals(lambda signum: log.info("%s: leaving already", signal.Signals(signum).name))
-
-
-@contextlib.contextmanager
-def _second_signal_only(host: Host) -> Iterator[None]:
-    """While others need this node's store, one signal is not enough to take it from them."""
-
-    def stay(signum: int) -> None:
-        others = len(host.coordinator.roster.members)
-        if others:
-            text = "%s: staying, because other nodes need the store on this node (%d); again: end the run for all"
-            log.warning(text, signal.Signals(signum).name, others)
-            restore()
-
-    with _on_signals(stay) as restore:
-        yield
+    return _on_signals(lambda _signum: None)
 
 
 def _outcome_of(error: BaseException | None) -> tuple[Outcome, str]:

@@ -53,7 +53,7 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
             return untouched
         handler.attach(spec.role, spec.local_world_size)
         last_failure = _tell_of_workers(agent, handler)
-        _catch_signals()
+        former = _catch_signals()
         try:
             result: RunResult | None = original(agent, *args, **kwargs)
         except RendezvousClosedError:
@@ -68,6 +68,8 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
             raise
         finally:
             handler.detach()
+            for signum, before in former.items():
+                signal.signal(signum, before)
         if result is None:
             return RunResult(state=WorkerState.SUCCEEDED)
         if result.state is WorkerState.SUCCEEDED:
@@ -135,8 +137,12 @@ def _tell_of_workers(agent: SimpleElasticAgent, handler: FtRendezvousHandler) ->
     return lambda: last_failure
 
 
-def _catch_signals() -> None:
-    """Torch catches signals once it has started workers; an agent that waits for its place must say goodbye too."""
-    if threading.current_thread() is threading.main_thread():
-        for signum in caught_signals():
-            signal.signal(signum, multiprocessing_api._terminate_process_handler)
+def _catch_signals() -> dict[signal.Signals, Any]:
+    """Torch catches signals once it has started workers; an agent that waits for its place must say goodbye too.
+
+    Returns the former handlers, where Python let us change them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    handler = multiprocessing_api._terminate_process_handler
+    return {signum: signal.signal(signum, handler) for signum in caught_signals()}

@@ -37,8 +37,9 @@ class Shell:
         }
 
     def start(self, *command: str | Path, **env: str) -> subprocess.Popen[str]:
+        # A suite in the background of a shell has SIGINT ignored, and no shell can trap what it inherits so.
         return subprocess.Popen(
-            [str(part) for part in command],
+            ["env", "--default-signal=INT,TERM", *(str(part) for part in command)],
             cwd=self.place,
             env={**self.env, **env},
             stdin=subprocess.DEVNULL,

@@ -35,7 +35,8 @@ def _story_of_violation(seed: int, checks: tuple[type[Checker], ...]) -> str | N
 
 def _first_violation(seeds: range, checks: tuple[type[Checker], ...]) -> str | None:
     """Run the seeds in two processes; the story of the first that fails."""
-    with multiprocessing.get_context("fork").Pool(2) as pool:
+    # Not forked: the suite's own process may have threads, and handlers of signals, that a child must not inherit.
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
         stories = pool.imap(partial(_story_of_violation, checks=checks), seeds, chunksize=10)
         return next((story for story in stories if story is not None), None)
 
