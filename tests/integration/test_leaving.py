@@ -162,14 +162,16 @@ def test_failure_for_good(cluster: Cluster, budget: str) -> None:
 
 
 def test_a_failing_agent_tells_its_own_error_though_the_store_is_gone(cluster: Cluster) -> None:
-    go = cluster.path("go")
-    worker = ["--until", cluster.path("never"), "--fail-below", 9, "--fail-rank", 1, *ALONE]
+    go, now = cluster.path("go"), cluster.path("now")
+    worker = ["--until", cluster.path("never"), "--fail-below", 9, "--fail-rank", 1, "--fail-when", now, *ALONE]
     job = cluster.job(
         "2:2", conf=PATIENT, max_restarts=0, worker=[*worker, "--stay-rank", 2, "--stay-until", go], env=TELL_ALL
     )
     host = job.start("host", is_host=True, infra_rank=0)
     # One of its workers fails, and the other takes its time to end.
     failing = job.start("failing", is_host=False, infra_rank=1, nproc=2)
+    failing.wait_report("step", rank=2)
+    now.touch()
     failing.wait_report("stay", rank=2, signal="SIGTERM")
     host.kill()
     go.touch()
