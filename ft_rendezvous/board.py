@@ -14,6 +14,7 @@ import msgspec
 
 from ft_rendezvous import wire
 from ft_rendezvous.core.model import (
+    Answer,
     AnyEvent,
     AnyRecord,
     Arrival,
@@ -134,9 +135,9 @@ def _publication(keys: Keys, copies: Sequence[AnyEvent], head: Head) -> tuple[li
     return [*names, wire.HEAD_KEY], [*(wire.encode(event) for event in copies), wire.encode(head)]
 
 
-def publish_head(head: Head) -> Move[None]:
-    """Tell whoever looks at the head something that is no event."""
-    yield Set(wire.HEAD_KEY, wire.encode(head))
+def publish_answer(keys: Keys, answer: Answer) -> Move[None]:
+    """Tell an operator what became of its request; it waits for this key, and deletes it."""
+    yield Set(keys.answer(answer.request), wire.encode(answer))
 
 
 def fence(keys: Keys, incarnation: str, reason: str) -> Move[None]:

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ft_rendezvous import board, journal, wire
-from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.blame import FailureNote, is_excused
+from ft_rendezvous.core.granting import Standing, decide_request
 from ft_rendezvous.core.lifecycle import Phase, RunStep, next_phase
 from ft_rendezvous.core.model import (
-    NAMED,
-    Answer,
     AnyEvent,
     AnyRecord,
     AnyWhy,
@@ -25,12 +24,10 @@ from ft_rendezvous.core.model import (
     Closed,
     FirstCycle,
     Head,
-    NodesDrain,
     Opened,
     Placement,
     Request,
     RequestKind,
-    RestartRequested,
     Sealed,
     Verdict,
     VerdictKind,
@@ -51,9 +48,6 @@ RETRY_S = 0.002
 
 REMIND_S = 60.0
 """How often a reason to wait is told again."""
-
-ANSWERS = 8
-"""How many operators' requests are remembered, for those who ask to look."""
 
 FAREWELL_LOOK_S = 0.05
 """How often to look for goodbyes once the run is closed."""
@@ -79,7 +73,6 @@ class Coordinator:
     drain_due_at: float | None = field(init=False, default=None)
     """When the next cycle opens for the sake of nodes that must go."""
     is_at_checkpoint: bool = field(init=False, default=False)
-    answers: tuple[Answer, ...] = field(init=False, default=())
     deleted_events: int = field(init=False, default=0)
     opened_at: float | None = field(init=False, default=None)
     enough_since: float | None = field(init=False, default=None)
@@ -144,24 +137,16 @@ class Coordinator:
             self.journal(journal.RunEnded(verdict))
 
     def _last_failure(self) -> FailureNote | None:
-        """The first failure of the world that trains, or of the one that has just ended."""
+        """The first failure of the world that trains, or of the one that has just ended, unless a loss explains it."""
         last = self.registry.ledger.last
-        return last if last is not None and last.cycle_id >= self.cycle_id - 1 else None
+        is_recent = last is not None and last.cycle_id >= self.cycle_id - 1
+        return last if is_recent and not is_excused(self.view.opened.why, self.roster.lost_count) else None
 
     def _turn(self, event: AnyEvent) -> Head:
         """Take the next event into the view; returns the head to publish with it."""
         self.view = View(no=event.no, opened=event) if isinstance(event, Opened) else fold(self.view, event)
-        return self._head()
-
-    def _head(self) -> Head:
         settings = self.settings
-        return Head(
-            run_id=settings.run_id,
-            epoch=self.epoch,
-            settings=settings.as_dict(),
-            view=self.view,
-            answers=self.answers,
-        )
+        return Head(run_id=settings.run_id, epoch=self.epoch, settings=settings.as_dict(), view=self.view)
 
     # --- what is asked for -----------------------------------------------------------------------
 
@@ -173,46 +158,29 @@ class Coordinator:
         requests = [record for record in records if isinstance(record, Request)]
         draining: list[str] = []
         for request in requests:
-            if self.roster.is_known(request.incarnation):
-                draining.extend(self._drain_for(request, [request.incarnation]))
-            else:
+            if not self.roster.is_known(request.incarnation):
                 draining.extend((yield from self._grant_operator(request)))
+            elif request.kind is RequestKind.DRAIN and self.roster.drain(request.incarnation):
+                draining.append(request.incarnation)
         if draining and self.phase is not Phase.CLOSED:
             reasons = [request.reason for request in requests if request.kind is RequestKind.DRAIN]
             yield from self._call(draining, reasons[0])
 
     def _grant_operator(self, request: Request) -> Move[list[str]]:
-        """Do what an operator asks, and answer. Returns who is to drain."""
-        why, draining = request.reason or "no reason given", list[str]()
-        match request.kind:
-            case _ if self.phase is Phase.CLOSED:
-                answer = Answer(request.incarnation, False, f"the run is closed: {self.verdict}")
-            case RequestKind.CLOSE:
-                answer = Answer(request.incarnation, True, "closed")
-            case RequestKind.RESTART if (drain := self._drain()) is not None and not drain.is_covered:
-                text = "a node drains and nobody can take its place: a restart would end the run"
-                answer = Answer(request.incarnation, False, text)
-            case RequestKind.RESTART if self.phase is Phase.SEALED:
-                self.roster.ask_restart("an operator", request.reason)
-                answer = Answer(request.incarnation, True, f"cycle {self.cycle_id} ends, the next one opens")
-            case RequestKind.RESTART:
-                text = f"cycle {self.cycle_id} is not sealed yet: nothing trains that could be restarted"
-                answer = Answer(request.incarnation, False, text)
-            case RequestKind.DRAIN:
-                draining = self._drain_for(request, self.roster.find(request.target))
-                names = ", ".join(self.roster.describe(incarnation) for incarnation in draining[:NAMED])
-                text = f"asked to go: {names}" if draining else f"no live node {request.target!r} that is not draining"
-                answer = Answer(request.incarnation, bool(draining), text)
-        self.answers = (*self.answers, answer)[-ANSWERS:]
-        if request.kind is RequestKind.CLOSE:
-            yield from self.close(Verdict(VerdictKind.CANCELLED, f"closed by an operator: {why}"))
-        yield from board.publish_head(self._head())
-        return draining
-
-    def _drain_for(self, request: Request, targets: Sequence[str]) -> list[str]:
-        """Those of the targets that are asked to go for the first time, if that is what the request is about."""
-        if request.kind is not RequestKind.DRAIN:
+        """Answer an operator, and do what was granted. Returns who is to drain."""
+        targets = self.roster.find(request.target) if request.kind is RequestKind.DRAIN else []
+        targets = [target for target in targets if self.roster.can_drain(target)]
+        found = tuple(self.roster.describe(target) for target in targets)
+        answer = decide_request(request, Standing(self.phase, self.cycle_id, self.verdict, self._drain(), found))
+        yield from board.publish_answer(self.keys, answer)
+        if not answer.is_granted:
             return []
+        match request.kind:
+            case RequestKind.CLOSE:
+                why = request.reason or "no reason given"
+                yield from self.close(Verdict(VerdictKind.CANCELLED, f"closed by an operator: {why}"))
+            case RequestKind.RESTART:
+                self.roster.ask_restart("an operator", request.reason)
         return [target for target in targets if self.roster.drain(target)]
 
     def _call(self, draining: Sequence[str], reason: str) -> Move[None]:
@@ -251,8 +219,8 @@ class Coordinator:
     def _settle(self, now: float) -> Move[bool]:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
         ledger, failures = self.registry.ledger, len(self.registry.ledger.notes)
-        is_asked = isinstance(self.view.opened.why, RestartRequested | NodesDrain)
-        settlement = ledger.settle(now, is_asked or self.roster.lost_count > 0, self._can_lose)
+        excused = is_excused(self.view.opened.why, self.roster.lost_count)
+        settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.settings.min_nodes))
         if failures:
             first = ledger.last if settlement.is_charged else None
             self.journal(journal.CycleSettled(self.cycle_id - 1, failures, first))
@@ -267,10 +235,6 @@ class Coordinator:
         reason = ledger.explain_quarantine(bad)
         yield from self.registry.fence(Fence(bad.incarnation, bad.node, reason, is_refusal=True))
         return False
-
-    def _can_lose(self, incarnation: str) -> bool:
-        """Whether enough nodes remain without this one, which may be gone already."""
-        return self.roster.joinable_count() - (incarnation in self.roster.arrived) >= self.settings.min_nodes
 
     def _tell_wait(self, reason: WaitReason, now: float) -> None:
         """Journal a reason to wait when it changes in kind, at most once a second when in numbers, and now and then."""

@@ -132,11 +132,7 @@ class FtRendezvousHandler(RendezvousHandler):
             return None
         former = session.link.participant
         try:
-            session.link.stop()
-            again = reopen_link(self._settings, self._node_info(), former.epoch, self._settings.run.lease_s)
-            again.host = session.host
-            self._session = again
-            again.link.participant.is_draining = former.is_draining
+            self._session = again = self._connect_again(session)
             again.link.participant.has_lapsed = True  # It has no lease: it looks at the head.
             again.link.run(former.finish(place.cycle_id))
             return again.link.run(again.link.participant.await_verdict())
@@ -211,8 +207,8 @@ class FtRendezvousHandler(RendezvousHandler):
 
     def _may_go(self, verdict: Verdict) -> bool:
         """Whether this node ends well with such a verdict: it may have been asked to go before the run was over."""
-        is_draining = self._session is not None and self._session.link.participant.is_draining
-        return verdict.kind is VerdictKind.SUCCEEDED or (verdict.kind is VerdictKind.CANCELLED and is_draining)
+        is_going = self._session is not None and self._session.link.participant.is_going
+        return verdict.kind is VerdictKind.SUCCEEDED or (verdict.kind is VerdictKind.CANCELLED and is_going)
 
     def _check_health(self) -> None:
         """Withdraw from the run if this node is not fit to train."""
@@ -250,16 +246,22 @@ class FtRendezvousHandler(RendezvousHandler):
         return self._session
 
     def _reopen(self, old: Session) -> Session:
-        run = self._settings.run
+        session = self._connect_again(old)
+        # The others need not wait for the lease of the incarnation that lost its connection.
+        former = old.link.participant
+        session.link.run(former.goodbye(Outcome.LEFT, "its connection was lost; it joins again"))
+        return session
+
+    def _connect_again(self, old: Session) -> Session:
+        """Another link to the same store, within a lease; what this process was asked to do is not forgotten."""
         old.link.stop()
         old.bootstrap.release()
         former = old.link.participant
-        session = reopen_link(self._settings, self._node_info(), former.epoch, patience_s=run.lease_s)
+        patience_s = self._settings.run.lease_s
+        session = reopen_link(self._settings, self._node_info(), former.epoch, patience_s)
         session.host = old.host
         session.link.participant.is_draining = former.is_draining
         session.link.participant.wants_drain = former.wants_drain
-        # The others need not wait for the lease of the incarnation that lost its connection.
-        session.link.run(former.goodbye(Outcome.LEFT, "its connection was lost; it joins again"))
         return session
 
     def _node_info(self) -> NodeInfo:
@@ -316,7 +318,7 @@ class FtRendezvousHandler(RendezvousHandler):
         progress = session.link.participant.progress
         has_finished = progress.finished_in > 0 and progress.finished_in == progress.trained_in
         if outcome is Outcome.SUCCEEDED and session.link.verdict is None and not has_finished:
-            outcome = Outcome.DRAINED if session.link.participant.is_draining else Outcome.LEFT
+            outcome = Outcome.DRAINED if session.link.participant.is_going else Outcome.LEFT
         with _signals_held():
             session.link.leave(outcome, reason)
             session.bootstrap.release()

@@ -1,24 +1,22 @@
 """What an operator may ask of a run from outside: drain nodes, restart the group, close the run.
 
 An operator is no node: it has no lease and no place, it reads the head, appends one request and rings. The
-coordinator answers in the head.
+coordinator answers under the request's own key.
 """
 
 from __future__ import annotations
 
 import secrets
-import time
 
 from ft_rendezvous import board, wire
 from ft_rendezvous.core.model import Answer, Head, Request, RequestKind
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
-from ft_rendezvous.ports import Check, Get, perform_move
+from ft_rendezvous.ports import Check, Delete, Get, perform_move
 from ft_rendezvous.settings import parse_endpoint
-from ft_rendezvous.store_socket import Found, probe
+from ft_rendezvous.store_socket import Found, StoreSocket, probe
 from ft_rendezvous.tcp_store import TcpStore, connect
 from ft_rendezvous.wire import Keys
 
-LOOK_S = 0.05
 PATIENCE_S = 10.0
 """How long the coordinator may take to answer: it looks several times per second."""
 
@@ -33,6 +31,7 @@ class Operator:
             raise ConfigError(f"no run at {endpoint}: {found}")
         self._endpoint = endpoint
         self._store: TcpStore = connect(host, port)
+        self._ear = StoreSocket(host, port, PATIENCE_S)
         self.run_id = self.read().run_id
 
     def read(self) -> Head:
@@ -41,7 +40,7 @@ class Operator:
             raise ConfigError(f"no run at {self._endpoint}: a TCPStore of another program is there")
         return wire.decode_head(self._store.perform(Get(wire.HEAD_KEY)))
 
-    def ask(self, kind: RequestKind, target: str = "", reason: str = "", timeout_s: float = PATIENCE_S) -> Answer:
+    def ask(self, kind: RequestKind, target: str = "", reason: str = "") -> Answer:
         """Ask for a decision, and wait for the coordinator's answer. Raises StoreUnavailable if it gives none."""
         head = self.read()
         if head.view.closed is not None:
@@ -54,11 +53,14 @@ class Operator:
             target=target,
             reason=reason[:200],
         )
-        perform_move(self._store, board.write_record(Keys(head.epoch), head.view.opened, request))
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            for answer in self.read().answers:
-                if answer.request == request.incarnation:
-                    return answer
-            time.sleep(LOOK_S)
-        raise StoreUnavailable(self._endpoint, f"the coordinator has not answered within {timeout_s:g} s")
+        keys = Keys(head.epoch)
+        perform_move(self._store, board.write_record(keys, head.view.opened, request))
+        try:
+            answer = wire.decode_answer(self._ear.perform(Get(keys.answer(request.incarnation))))
+            self._store.perform(Delete(keys.answer(request.incarnation)))
+        except StoreUnavailable:
+            if kind is RequestKind.CLOSE:
+                # A store that nobody needs any more goes with the run.
+                return Answer(request.incarnation, True, "closed, and its store is gone")
+            raise
+        return answer

@@ -122,6 +122,11 @@ class Participant:
     def verdict(self) -> Verdict | None:
         return self.view.closed.verdict if self.view is not None and self.view.closed is not None else None
 
+    @property
+    def is_going(self) -> bool:
+        """Whether this process is to give up its place, though the run may not have heard of it."""
+        return self.is_draining or self.wants_drain
+
     def is_trusted(self) -> bool:
         """Whether this incarnation may assume that its place still counts."""
         return not self.has_lapsed and self.pulse.is_trusted(self.clock())
@@ -151,7 +156,7 @@ class Participant:
         """Take part until this node has a rank in a cycle that still stands, may go, or the run is closed."""
         while True:
             if not self.is_trusted():
-                if self.is_draining or self.wants_drain:
+                if self.is_going:
                     return Drained()
                 yield from self._renew()
             assert self.view is not None

@@ -48,12 +48,13 @@ class _Unfit(Exception):
 
 
 class StoreSocket:
-    """One connection for one thread, which may block on it for as long as it takes."""
+    """One connection for one thread, which may block on it for as long as it takes, or as `patience_s` says."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, patience_s: float | None = None) -> None:
         self._endpoint = format_endpoint(host, port)
         try:
             self._socket = _greet(host, port)
+            self._socket.settimeout(patience_s)
         except _Unfit as unfit:
             raise StoreUnavailable(self._endpoint, str(unfit.found)) from unfit
 
@@ -68,6 +69,8 @@ class StoreSocket:
             self._socket.sendall(_GET + key)
             (length,) = struct.unpack("<Q", _receive(self._socket, 8))
             return _receive(self._socket, length)
+        except TimeoutError as error:
+            raise StoreUnavailable(self._endpoint, "no answer in time") from error
         except (OSError, _Unfit) as error:
             raise StoreUnavailable(self._endpoint, "the connection is lost; its host died or left") from error
 

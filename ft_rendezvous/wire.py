@@ -18,6 +18,7 @@ import msgspec
 from ft_rendezvous.core.model import (
     FORMAT,
     GROUP,
+    Answer,
     AnyEvent,
     AnyRecord,
     Arrival,
@@ -54,6 +55,9 @@ class Keys:
 
     def fence(self, incarnation: str) -> str:
         return f"{self._base}/fence/{incarnation}"
+
+    def answer(self, request: str) -> str:
+        return f"{self._base}/answer/{request}"
 
     def arrived(self, cycle_id: int) -> str:
         return f"{self._base}/cycle/{cycle_id}/arrived"
@@ -171,9 +175,10 @@ def is_incarnation(text: str) -> bool:
 T = TypeVar("T")
 _event: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 _head = msgspec.json.Decoder(Head)
+_answer = msgspec.json.Decoder(Answer)
 
 
-def encode(value: AnyEvent | Head) -> bytes:
+def encode(value: AnyEvent | Head | Answer) -> bytes:
     return _encoder.encode(value)
 
 
@@ -186,6 +191,10 @@ def _strictly(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
 
 def decode_event(data: bytes) -> AnyEvent:
     return _strictly(_event, data, "event")
+
+
+def decode_answer(data: bytes) -> Answer:
+    return _strictly(_answer, data, "answer")
 
 
 def decode_head(data: bytes) -> Head:

@@ -58,6 +58,7 @@ class Workers:
         self._pids: tuple[int, ...] = ()
         self._watch: WorkerWatch | None = None
         self._has_forwarded = False
+        self._is_called = threading.Event()
         self._marker = secrets.token_hex(8)
         self._reaper = Reaper.start(self._marker)
         self._door = Door(self._hear)
@@ -176,7 +177,7 @@ class Workers:
         log.info("%s: this node is draining", DRAIN_SIGNAL.name)
         if self._link is not None:
             self._link.post(self._link.participant.ask_drain(DRAIN_SIGNAL.name))
-            time.sleep(TOLD_S)
+            self._is_called.wait(TOLD_S)
         self.forward_drain()
 
     def greet(self, link: Link) -> None:
@@ -189,6 +190,7 @@ class Workers:
         reason = view.called.reason if view is not None and view.called is not None else ""
         log.info("this node is asked to give up its place: %s", reason or "no reason given")
         self.forward_drain()
+        self._is_called.set()
 
     def forward_drain(self) -> None:
         """Workers may want to save: they get the signal too, once, if they have a handler for it."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ft_rendezvous.core.model import AnyWhy, NodesDrain, RestartRequested
+
 TIE_S = 0.01
 """Failures closer together than this have no order: nodes hear of the seal milliseconds apart."""
 
@@ -57,6 +59,11 @@ class Settlement:
     """The run's budget is."""
     loop: int = 0
     """Cycles in a row that ended at their start on one error, if they are too many."""
+
+
+def is_excused(why: AnyWhy, lost_count: int) -> bool:
+    """Whether the failures of a world are held against nobody: it lost nodes, or somebody asked for its end."""
+    return lost_count > 0 or isinstance(why, RestartRequested | NodesDrain)
 
 
 def first_failure(notes: Sequence[FailureNote]) -> FailureNote | None:

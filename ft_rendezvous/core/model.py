@@ -281,15 +281,13 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose store this is and how the run stands: all that a newcomer needs, and what operators want to know."""
+    """Whose store this is and how the run stands: all that a newcomer needs."""
 
     v: int = FORMAT
     run_id: str
     epoch: str
     settings: dict[str, str]
     view: View
-    answers: tuple[Answer, ...] = ()
-    """To the newest requests of operators."""
 
 
 def fold(view: View, event: AnyEvent) -> View:

@@ -242,9 +242,9 @@ class Roster:
 
     def drain(self, incarnation: str) -> bool:
         """A live node is to give up its place. False if it is finished, or was asked before."""
-        member = self.members.get(incarnation)
-        if member is None or incarnation in self.draining or member.role is Role.FINISHED:
+        if not self.can_drain(incarnation):
             return False
+        member = self.members[incarnation]
         self.draining.add(incarnation)
         self.awaited.pop(incarnation, None)
         if self.arrived.pop(incarnation, None) is not None:
@@ -298,6 +298,14 @@ class Roster:
         """Live nodes that have arrived or still can: everybody but the finished and the draining."""
         gone = sum(self.members[name].role is not Role.FINISHED for name in self.draining)
         return len(self.members) - self.finished_live_count - gone
+
+    def can_drain(self, incarnation: str) -> bool:
+        member = self.members.get(incarnation)
+        return member is not None and member.role is not Role.FINISHED and incarnation not in self.draining
+
+    def can_lose(self, incarnation: str, wanted: int) -> bool:
+        """Whether enough nodes remain without one of the arrived, or one that is gone already."""
+        return self.joinable_count() - (incarnation in self.arrived) >= wanted
 
     def draining_actives(self, but: Sequence[str] = ()) -> list[str]:
         """Names of the nodes that train and are to give up their places."""

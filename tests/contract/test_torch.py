@@ -185,7 +185,7 @@ def test_a_node_whose_workers_ended_well_succeeds_only_with_its_run(
     """Torch's agent swallows every error of its exit barrier and would exit 0."""
     handler = our_handler()
     handler._session = SimpleNamespace(
-        link=SimpleNamespace(verdict=verdict, participant=SimpleNamespace(is_draining=False))
+        link=SimpleNamespace(verdict=verdict, participant=SimpleNamespace(is_going=False))
     )  # type: ignore[assignment]
     torch_seams.install(FtRendezvousHandler)
     agent = Agent(handler, lambda: RunResult(WorkerState.SUCCEEDED))

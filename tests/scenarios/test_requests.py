@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ft_rendezvous import board
+from ft_rendezvous import board, wire
 from ft_rendezvous.core.joining import WorkerExit
 from ft_rendezvous.core.model import Outcome, Request, RequestKind, VerdictKind
 from ft_rendezvous.errors import Refused
-from ft_rendezvous.ports import perform_move
+from ft_rendezvous.ports import Get, perform_move
 from ft_rendezvous.settings import RunSettings
 from ft_rendezvous.wire import Keys
 from tests.scenarios.cluster import EPOCH, Cluster, Node
@@ -244,9 +244,21 @@ def test_a_restart_that_would_end_the_run_is_refused() -> None:
     drain(cluster, "n1")
     ask(cluster, RequestKind.RESTART)
     assert cluster.verdict is None
-    (answer,) = cluster.coordinator.answers
+    answer = wire.decode_answer(cluster.store.perform(Get(Keys(EPOCH).answer("0123456789abcdef"))))
     assert not answer.is_granted
     assert "would end the run" in answer.text
+
+
+def test_the_verdict_is_told_before_it_is_announced_and_a_loss_is_no_workers_failure() -> None:
+    cluster = run_of(2, 0, lease_s=4.0, join_s=20.0)
+    told: list[tuple[str, object, bool]] = []
+    cluster.coordinator.on_close = lambda verdict, _cycle_id, first: told.append(
+        (verdict.kind, first, cluster.coordinator.view.closed is None)
+    )
+    cluster.nodes["n1"].kill()
+    fail(cluster.nodes["n0"], 5.0, "connection reset")
+    cluster.advance(40.0)
+    assert told == [(VerdictKind.FAILED, None, True)]
 
 
 def test_a_worker_restarts_the_group_and_nobody_is_blamed() -> None:
