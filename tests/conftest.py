@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,14 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 # The machine is shared, so how long an example takes says nothing; what an example finds must be found again.
 settings.register_profile("ft", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ft")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the processes of a test leave in the temporary directory (torchrun leaves one each) is kept in pytest's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
+        yield
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

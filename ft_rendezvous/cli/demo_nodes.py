@@ -63,7 +63,8 @@ def start_node(name: str, command: Sequence[str], env: Mapping[str, str], mark: 
     with log_path.open("wb") as log_file:
         process = subprocess.Popen(
             command,
-            env={**env, MARK_NAME: mark},
+            # torchrun makes a directory for logs and leaves it behind: here it goes with the demo's own.
+            env={**env, MARK_NAME: mark, "TMPDIR": str(log_path.parent)},
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=subprocess.STDOUT,

@@ -183,20 +183,27 @@ def test_a_failing_agent_tells_its_own_error_though_the_store_is_gone(cluster: C
 # --- a host whose own part is over ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["failed", "left", "drained"])
+@pytest.mark.parametrize("end", ["failed", "quarantined", "left", "drained"])
 def test_a_host_whose_part_is_over_keeps_the_store(cluster: Cluster, end: str) -> None:
     done, now, verdict_path = cluster.path("done"), cluster.path("now"), cluster.path("verdict.json")
     worker = ["--until", done, "--alone-below", 2]
-    if end == "failed":
+    if end in ("failed", "quarantined"):
         worker += ["--fail-below", 2, "--fail-rank", 0, "--fail-when", now]
-    job = cluster.job("2:3", conf={**PATIENT, "drain_grace_s": 0.5}, worker=worker, env=TELL_ALL)
-    host = job.start("n0", is_host=True, infra_rank=0, max_restarts=0, conf={"verdict_file": verdict_path})
+    conf = {**PATIENT, "drain_grace_s": 0.5, "max_node_failures": 1}
+    job = cluster.job("2:3", conf=conf, worker=worker, env=TELL_ALL)
+    host = job.start(
+        "n0",
+        is_host=True,
+        infra_rank=0,
+        max_restarts=9 if end == "quarantined" else 0,
+        conf={"verdict_file": verdict_path},
+    )
     other = job.start("n1", is_host=False, infra_rank=1)
     host.wait_report("step", cycle=1, rank=0)
     spare = job.start("n2", is_host=False, infra_rank=2)
     wait_joined(host, 2)
     match end:
-        case "failed":
+        case "failed" | "quarantined":
             now.touch()
         case "left":
             host.signal(signal.SIGTERM)
@@ -219,8 +226,13 @@ def test_a_host_whose_part_is_over_keeps_the_store(cluster: Cluster, end: str) -
     assert host.wait_exit() == (0 if end == "drained" else 1), host.tail()
     assert_quiet(spare, other)
     assert host.lines(f"{CLOSED}succeeded")
-    assert host.lines(rf"gone cycle=\d+ node=infra rank 0 at .* outcome={end}"), host.tail()
-    assert max(gone_at(host, infra_rank) for infra_rank in (1, 2)) > host.logged_at(CLOSED) > gone_at(host, 0)
+    if end == "quarantined":
+        assert host.lines("fenced cycle=2 node=infra rank 0 at .*: quarantined for"), host.tail()
+        assert host.lines("ERROR. this node was refused: quarantined for"), host.tail()
+    else:
+        assert host.lines(rf"gone cycle=\d+ node=infra rank 0 at .* outcome={end}"), host.tail()
+        assert host.logged_at(CLOSED) > gone_at(host, 0)
+    assert max(gone_at(host, infra_rank) for infra_rank in (1, 2)) > host.logged_at(CLOSED)
     assert read_verdict(verdict_path)["verdict"] == "succeeded"
     assert [ranks_of(node, 2) for node in (spare, other, host)] == [[0], [1], []]
     assert job.ranks_and_sums(cycle=2) == [(0, 3), (1, 3)]
