@@ -13,6 +13,8 @@ import msgspec
 
 from ft_rendezvous import board, journal, wire
 from ft_rendezvous.core.blame import FailureNote, is_excused
+from ft_rendezvous.core.capacity import PlacementRules
+from ft_rendezvous.core.explaining import summarize
 from ft_rendezvous.core.granting import Standing, decide_request
 from ft_rendezvous.core.lifecycle import Phase, RunStep, next_phase
 from ft_rendezvous.core.model import (
@@ -34,13 +36,15 @@ from ft_rendezvous.core.model import (
     View,
     fold,
 )
-from ft_rendezvous.core.moving import Close, Drain, OpenNext, Stay, decide_move
-from ft_rendezvous.core.placement import place, seat
+from ft_rendezvous.core.moving import Call, Close, Drain, Growth, OpenNext, Stay, World, decide_move
+from ft_rendezvous.core.placement import place
 from ft_rendezvous.core.roster import Fence, Roster
 from ft_rendezvous.core.sealing import GiveUp, Seal, SealView, Wait, WaitReason, decide_seal
+from ft_rendezvous.core.seating import seat
 from ft_rendezvous.ports import Clock, Move
 from ft_rendezvous.registry import Registry
 from ft_rendezvous.settings import RunSettings, format_endpoint
+from ft_rendezvous.sweeper import Sweeper
 from ft_rendezvous.wire import Keys
 
 RETRY_S = 0.002
@@ -65,15 +69,17 @@ class Coordinator:
     """Told of the verdict before anybody else, with the cycle and the first failure."""
     keys: Keys = field(init=False)
     registry: Registry = field(init=False)
+    sweeper: Sweeper = field(init=False)
+    rules: PlacementRules = field(init=False)
     phase: Phase = field(init=False, default=Phase.OPEN)
     view: View = field(init=False)
     channels: int = field(init=False)
-    opened_by: dict[int, int] = field(init=False, default_factory=dict)
-    """The event that opened each cycle whose keys are still in the store."""
     drain_due_at: float | None = field(init=False, default=None)
     """When the next cycle opens for the sake of nodes that must go."""
     is_at_checkpoint: bool = field(init=False, default=False)
-    deleted_events: int = field(init=False, default=0)
+    """A checkpoint was written since the last call."""
+    is_growth_called: bool = field(init=False, default=False)
+    """The workers know that their next checkpoint is waited for, for a larger world's sake."""
     opened_at: float | None = field(init=False, default=None)
     enough_since: float | None = field(init=False, default=None)
     retry_s: float = field(init=False, default=RETRY_S)
@@ -83,6 +89,8 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.keys = Keys(self.epoch)
         self.registry = Registry(self.settings, self.keys, self.clock, self.journal)
+        self.sweeper = Sweeper(self.keys, self.registry)
+        self.rules = self.settings.placement_rules
         self.channels = wire.channel_count(self.settings.max_nodes)
 
     @property
@@ -121,7 +129,7 @@ class Coordinator:
             wake_at = min(wake_at, (yield from self._try_seal()))
         if self.phase is Phase.SEALED:
             wake_at = min(wake_at, (yield from self._try_move()))
-        yield from self._sweep(published_before)
+        yield from self.sweeper.sweep(self.view, published_before)
         return min(wake_at, self.clock() + FAREWELL_LOOK_S) if self.phase is Phase.CLOSED else wake_at
 
     def close(self, verdict: Verdict) -> Move[None]:
@@ -184,31 +192,27 @@ class Coordinator:
         return [target for target in targets if self.roster.drain(target)]
 
     def _call(self, draining: Sequence[str], reason: str) -> Move[None]:
-        """Ask nodes to give up their places; the next cycle opens when it suits the workers, or soon after."""
-        if not self.roster.draining_actives(but=draining):
+        """Say that the next cycle opens when it suits the workers, and ask nodes to give up their places in it."""
+        self.is_at_checkpoint = False
+        if draining and not self.roster.draining_actives(but=draining):
             # The first that must give up a place; a spare that went before has nothing to do with it.
-            self.drain_due_at, self.is_at_checkpoint = self.clock() + self.settings.drain_grace_s, False
+            self.drain_due_at = self.clock() + self.settings.drain_grace_s
         names = tuple(self.roster.describe(incarnation) for incarnation in draining)
         called = Called(no=self.view.no + 1, cycle_id=self.cycle_id, draining=tuple(draining), reason=reason[:200])
         head = self._turn(msgspec.structs.replace(called, draining=()))
         yield from board.publish_called(self.keys, called, head)
-        self.journal(journal.NodesCalled(self.cycle_id, names, reason))
+        self.journal(journal.CycleCalled(self.cycle_id, names, reason))
 
     # --- deciding and acting ------------------------------------------------------------------------
 
     def _try_seal(self) -> Move[float]:
         now = self.clock()
-        if len(self.roster.arrived) < self.settings.min_nodes:
-            self.enough_since = None
-        elif self.enough_since is None:
-            self.enough_since = now
         decision = decide_seal(self._seal_view(now), now, self.settings.seal_rules)
         match decision:
             case Seal():
                 if not (yield from self._settle(now)):
                     return now
-                placement = place(self.roster.arrived, self.roster.world, self.settings.min_nodes)
-                yield from self._seal(placement)
+                yield from self._seal(place(self.roster.arrived, self.roster.world, decision.world_size, self.rules))
             case GiveUp():
                 yield from self.close(Verdict(decision.kind, decision.reason))
             case Wait():
@@ -220,7 +224,7 @@ class Coordinator:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
         ledger, failures = self.registry.ledger, len(self.registry.ledger.notes)
         excused = is_excused(self.view.opened.why, self.roster.lost_count)
-        settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.settings.min_nodes))
+        settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.rules))
         if failures:
             first = ledger.last if settlement.is_charged else None
             self.journal(journal.CycleSettled(self.cycle_id - 1, failures, first))
@@ -253,13 +257,19 @@ class Coordinator:
         return min(wait.until, retry_at)
 
     def _seal_view(self, now: float) -> SealView:
+        fit = self.roster.arrived_fit(self.rules)
+        if not self.rules.world_size(fit):
+            self.enough_since = None
+        elif self.enough_since is None:
+            self.enough_since = now
         return SealView(
             opened_at=now if self.opened_at is None else self.opened_at,
             arrived=self.roster.arrived,
             awaited=self.roster.awaited,
             world=self.roster.world,
             alive=self.roster.members.keys(),
-            joinable_count=self.roster.joinable_count(),
+            fit=fit,
+            joinable_fit=self.roster.joinable_fit(self.rules),
             finished_count=self.roster.finished_count,
             spent_count=self.roster.spent_count,
             left_count=self.roster.left_count,
@@ -270,12 +280,21 @@ class Coordinator:
         )
 
     def _try_move(self) -> Move[float]:
-        drain = self._drain()
-        decision = decide_move(len(self.roster.unfinished), self.roster.troubles, drain, self.clock())
+        world = World(
+            unfinished_count=len(self.roster.unfinished),
+            troubles=self.roster.troubles,
+            drain=self._drain(),
+            growth=self._growth(),
+            is_at_checkpoint=self.is_at_checkpoint,
+        )
+        decision = decide_move(world, self.clock(), self.settings.grow)
         match decision:
             case Stay():
-                if drain is not None and drain.nodes and drain.is_covered:
-                    return drain.due_at
+                if world.drain is not None and world.drain.nodes and world.drain.is_covered:
+                    return world.drain.due_at
+            case Call():
+                self.is_growth_called = True
+                yield from self._call((), decision.reason)
             case OpenNext():
                 yield from self._open(decision.why)
             case Close():
@@ -285,14 +304,20 @@ class Coordinator:
     def _drain(self) -> Drain | None:
         if self.drain_due_at is None or not self.roster.is_world_draining():
             return None
-        others, wanted = len(self.roster.members) - len(self.roster.draining), self.settings.min_nodes
         return Drain(
             nodes=tuple(self.roster.draining_actives()),
             due_at=self.drain_due_at,
-            is_at_checkpoint=self.is_at_checkpoint,
-            is_covered=self.roster.joinable_count() >= wanted,
-            is_total=others < wanted,
+            is_covered=self.roster.joinable_fit(self.rules) >= self.settings.min_nodes,
+            is_total=self.roster.undrained_fit(self.rules) < self.settings.min_nodes,
         )
+
+    def _growth(self) -> Growth | None:
+        """What the world could be. A world that has begun to finish does not grow: the finished never train again."""
+        was, to = len(self.roster.world), self.rules.world_size(self.roster.joinable_fit(self.rules))
+        if to <= was or self.roster.finished_count:
+            self.is_growth_called = False
+            return None
+        return Growth(was, to, self.is_growth_called)
 
     def _open(self, why: AnyWhy) -> Move[None]:
         is_first = not self.registry.readers
@@ -309,14 +334,14 @@ class Coordinator:
             self.roster.reopen()
             self.opened_at = self.clock()
         self.enough_since = self.wait_reason = self.drain_due_at = None
-        self.is_at_checkpoint = False
+        self.is_at_checkpoint = self.is_growth_called = False
         yield from board.publish_opened(self.keys, opened, self._turn(opened))
         self.registry.begin_cycle(board.LogReader(self.epoch, opened.cycle_id, opened.shards))
-        self.opened_by[opened.cycle_id] = opened.no
+        self.sweeper.begin_cycle(opened)
         self.journal(journal.CycleOpened(opened.cycle_id, why))
 
     def _seal(self, placement: Placement) -> Move[None]:
-        arrived = dict(self.roster.arrived)
+        arrived, previous = dict(self.roster.arrived), self.roster.world
         master = arrived[placement.ranks[0]]
         sealed = Sealed(
             no=self.view.no + 1,
@@ -333,27 +358,4 @@ class Coordinator:
         waited_s = self.clock() - (self.opened_at or 0.0)
         address = format_endpoint(sealed.master_addr, sealed.master_port)
         self.journal(journal.CycleSealed(self.cycle_id, placement, waited_s, address))
-
-    # --- forgetting ---------------------------------------------------------------------------------
-
-    def _sweep(self, published_before: int) -> Move[None]:
-        """Delete events that every live node has acted upon, and cycles that nobody can look back to.
-
-        A newcomer writes its arrival before it reads the head, so whoever is not in the log just read will start
-        from the last event that was published before that read, or a later one: those are kept. A log is read once
-        more after its second successor opened, because a newcomer may have written there until then.
-        """
-        acted = self.registry.leases.acknowledged_by_all(self.deleted_events)
-        done = min(acted, published_before - 1)
-        yield from board.delete_events(self.keys, self.deleted_events + 1, done, self.channels)
-        self.deleted_events = max(self.deleted_events, done)
-        while self._is_forgotten(self.registry.readers[0].cycle_id, acted):
-            old = self.registry.readers.pop(0)
-            del self.opened_by[old.cycle_id]
-            yield from board.delete_cycle(self.keys, old.cycle_id, old.shards)
-        while self.registry.fenced_in and self.registry.fenced_in[0][0] < self.registry.readers[0].cycle_id:
-            yield from board.end_fence(self.keys, self.registry.fenced_in.pop(0)[1])
-
-    def _is_forgotten(self, cycle_id: int, acted: int) -> bool:
-        is_old = self.view.sealed is not None and cycle_id < self.cycle_id - 1
-        return is_old and self.opened_by[cycle_id + 1] <= acted
+        self.journal(journal.CyclePlaced(self.cycle_id, summarize(placement, arrived, previous, self.rules)))

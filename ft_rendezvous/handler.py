@@ -271,6 +271,7 @@ class FtRendezvousHandler(RendezvousHandler):
             pid=os.getpid(),
             infra_rank=node.infra_rank,
             domain_id=node.domain_id,
+            unit_id=node.unit_id,
             role=self._role,
             local_world_size=self._local_world_size,
             digest=self._settings.run.digest,

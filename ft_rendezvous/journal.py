@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.explaining import Summary
 from ft_rendezvous.core.model import NAMED, AnyWhy, Placement, Verdict
 from ft_rendezvous.core.sealing import WaitReason
 from ft_rendezvous.wire import BadRecord
@@ -37,6 +38,14 @@ class CycleSealed:
     placement: Placement
     waited_s: float
     master: str
+
+
+@dataclass(frozen=True, slots=True)
+class CyclePlaced:
+    """Who has which rank now, and why."""
+
+    cycle_id: int
+    summary: Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +78,8 @@ class NodeUnhealthy:
 
 
 @dataclass(frozen=True, slots=True)
-class NodesCalled:
-    """Nodes are asked to give up their places."""
+class CycleCalled:
+    """The next cycle opens at a checkpoint; these nodes, if any, are asked to give up their places."""
 
     cycle_id: int
     nodes: tuple[str, ...]
@@ -109,11 +118,12 @@ Entry = (
     CycleOpened
     | CycleWaits
     | CycleSealed
+    | CyclePlaced
     | NodeJoined
     | NodeFenced
     | NodeWent
     | NodeUnhealthy
-    | NodesCalled
+    | CycleCalled
     | WorkersEnded
     | CycleSettled
     | RecordRefused
@@ -138,6 +148,8 @@ def log_entry(entry: Entry) -> None:
                 entry.waited_s,
                 entry.master,
             )
+        case CyclePlaced():
+            log.info("placed cycle=%d %s", entry.cycle_id, entry.summary)
         case NodeJoined():
             log.debug("joined cycle=%d node=%s spare=%s", entry.cycle_id, entry.node, entry.is_spare)
         case NodeFenced():
@@ -146,7 +158,9 @@ def log_entry(entry: Entry) -> None:
             log.debug("gone cycle=%d node=%s outcome=%s", entry.cycle_id, entry.node, entry.outcome)
         case NodeUnhealthy():
             log.warning("unhealthy cycle=%d node=%s: %s", entry.cycle_id, entry.node, entry.reason)
-        case NodesCalled():
+        case CycleCalled(nodes=()):
+            log.info("calling cycle=%d at the next checkpoint: %s", entry.cycle_id + 1, entry.reason)
+        case CycleCalled():
             named = ", ".join(entry.nodes[:NAMED])
             log.info("draining cycle=%d nodes=%d: %s: %s", entry.cycle_id, len(entry.nodes), named, entry.reason)
         case WorkersEnded():

@@ -18,6 +18,7 @@ from ft_rendezvous.core.model import (
     Arrival,
     Failure,
     Goodbye,
+    NodeInfo,
     Outcome,
     Withdrawal,
     node_name,
@@ -115,6 +116,8 @@ class Registry:
                 reason = "it arrived without a beat, so its lease could not be judged"
             elif arrival.node.digest != digest:
                 reason = "its settings differ from the run's: use the same --nnodes and --rdzv-conf on all nodes"
+            elif lacking := self._lacking(arrival.node):
+                reason = f"{node_name(arrival.node)} has no {lacking}, and this run needs one: see docs/placement.md"
             elif left_s := max(self.ledger.quarantined_for(key, now) for key in blame_keys(arrival)):
                 reason = f"{node_name(arrival.node)} is in quarantine for another {left_s:.0f} s"
             else:
@@ -123,6 +126,13 @@ class Registry:
             self.roster.fenced.add(incarnation)
             yield from self.fence(Fence(incarnation, node_name(arrival.node), reason, is_refusal=True))
         return refused
+
+    def _lacking(self, node: NodeInfo) -> str:
+        """What a node must say about where it is, and does not."""
+        rules = self.settings.placement_rules
+        if rules.needs_domain and node.domain_id is None:
+            return "domain"
+        return "unit" if rules.needs_unit and node.unit_id is None else ""
 
     def _take(self, record: AnyRecord) -> Move[None]:
         """Take in what a member says; whoever is not one, or not any more, can only say that it is unfit."""

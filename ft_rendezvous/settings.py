@@ -8,19 +8,20 @@ hold values with commas, which torchrun splits on). The environment is read here
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import ipaddress
-import math
 import os
 import signal
-import tomllib
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
+from ft_rendezvous import whereabouts
+from ft_rendezvous.conf import check_known, fields_by_key, is_digits, key_of, setting, values_for, with_config_file
 from ft_rendezvous.core.blame import BlameRules
+from ft_rendezvous.core.capacity import PlacementRules, Policy, Ranks, Spread
+from ft_rendezvous.core.moving import Grow
 from ft_rendezvous.core.sealing import SealRules
 from ft_rendezvous.errors import ConfigError
 
@@ -33,10 +34,6 @@ IGNORED_KEYS = frozenset(
 )
 
 
-def _setting(key: str, default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"key": key, "doc": doc})
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """What all nodes of a run must agree on."""
@@ -44,32 +41,52 @@ class RunSettings:
     run_id: str
     min_nodes: int
     max_nodes: int
-    lease_s: float = _setting("lease_timeout", 5.0, "A node that is not heard of for this long is dead.")
-    beat_s: float = _setting("beat_interval", 1.0, "How often a node renews its lease.")
-    join_s: float = _setting(
+    lease_s: float = setting("lease_timeout", 5.0, "A node that is not heard of for this long is dead.")
+    beat_s: float = setting("beat_interval", 1.0, "How often a node renews its lease.")
+    join_s: float = setting(
         "join_timeout", 600.0, "How long a cycle waits for enough nodes, and a node for the store, in seconds."
     )
-    last_call_s: float = _setting(
+    last_call_s: float = setting(
         "last_call_timeout", 45.0, "How long a cycle waits for survivors that are alive and stopping workers."
     )
-    settle_s: float = _setting("settle_s", 0.0, "How long to let more nodes come once there are enough.")
-    store_grace_s: float = _setting(
+    settle_s: float = setting("settle_s", 0.0, "How long to let more nodes come once there are enough.")
+    store_grace_s: float = setting(
         "store_grace", 3.0, "How long the store host stays for nodes that lost their lease in the exit barrier."
     )
-    max_cycles: int = _setting(
+    max_cycles: int = setting(
         "max_cycles", 0, "The run's restart budget: so many cycles may end because workers failed; 0 is no limit."
     )
-    max_node_failures: int = _setting(
+    max_node_failures: int = setting(
         "max_node_failures", 3, "A node whose workers were the first to fail so often is quarantined; 0: never."
     )
-    quarantine_s: float = _setting("quarantine_s", 3600.0, "How long a quarantined node may not come back.")
-    crash_loop: int = _setting(
+    quarantine_s: float = setting("quarantine_s", 3600.0, "How long a quarantined node may not come back.")
+    crash_loop: int = setting(
         "crash_loop", 5, "So many cycles in a row that fail at their start on one error end the run; 0: never."
     )
-    crash_loop_s: float = _setting("crash_loop_s", 30.0, "What counts as the start of a cycle.")
-    drain_grace_s: float = _setting(
+    crash_loop_s: float = setting("crash_loop_s", 30.0, "What counts as the start of a cycle.")
+    drain_grace_s: float = setting(
         "drain_grace_s", 60.0, "How long a draining node trains on, unless a worker says at_checkpoint() before."
     )
+    segment: int = setting("segment", 1, "Nodes come in blocks of so many consecutive ranks within one domain.")
+    unit_size: int = setting("unit_size", 1, "So many nodes of one `unit` train together, or not at all; 1: no units.")
+    ranks: Ranks = setting(
+        "ranks", Ranks.STICKY, "`sticky`: survivors keep their ranks; `topology`: every cycle is placed anew."
+    )
+    spread: Spread = setting(
+        "spread",
+        Spread.NONE,
+        "`domains`: choose who trains so that every domain keeps spares; `none`: fill domains up.",
+    )
+    policy: Policy = setting(
+        "policy", Policy.FIXED, "`fixed`: MIN nodes train; `elastic`: as many as there are, from MIN to MAX."
+    )
+    grow: Grow = setting(
+        "grow", Grow.NOW, "When an elastic world takes in more: `now`, at the `next` cycle, at a worker's `checkpoint`."
+    )
+    domain_from: str | None = setting(
+        "domain_from", None, "Where nodes find their domains, see docs/placement.md; `domain` and FT_DOMAIN_ID win."
+    )
+    unit_from: str | None = setting("unit_from", None, "The same for their units; `unit` wins.")
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -84,11 +101,41 @@ class RunSettings:
                 "one late beat must not kill a node"
             )
 
+        self._check_blocks()
+        for key, source in (("domain_from", self.domain_from), ("unit_from", self.unit_from)):
+            if source is not None:
+                whereabouts.split_source(key, source)
+
+    def _check_blocks(self) -> None:
+        for key, size in (("segment", self.segment), ("unit_size", self.unit_size)):
+            if size < 1:
+                raise ConfigError(f"{key}=0 would place nobody: leave it out, or make it 1 or more")
+            if self.min_nodes % size:
+                raise ConfigError(
+                    f"{key}={size} does not divide MIN of --nnodes={self.min_nodes}:{self.max_nodes}: "
+                    f"make MIN {-(-self.min_nodes // size) * size}, for example"
+                )
+        if self.unit_size > 1 and self.unit_size % self.segment:
+            raise ConfigError(
+                f"unit_size={self.unit_size} is no multiple of segment={self.segment}: a unit trains whole"
+            )
+
+    @property
+    def placement_rules(self) -> PlacementRules:
+        return PlacementRules(
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            segment=self.segment,
+            unit_size=self.unit_size,
+            ranks=self.ranks,
+            spread=self.spread,
+            policy=self.policy,
+        )
+
     @property
     def seal_rules(self) -> SealRules:
         return SealRules(
-            world_size=self.min_nodes,
-            max_nodes=self.max_nodes,
+            placement=self.placement_rules,
             settle_s=self.settle_s,
             last_call_s=self.last_call_s,
             join_s=self.join_s,
@@ -107,7 +154,8 @@ class RunSettings:
 
     def as_dict(self) -> dict[str, str]:
         """By the names users know."""
-        named = {_key_of(item): str(getattr(self, item.name)) for item in dataclasses.fields(self)}
+        values = {key_of(item): getattr(self, item.name) for item in dataclasses.fields(self)}
+        named = {key: str(value) for key, value in values.items() if value is not None}
         named["nnodes"] = f"{named.pop('min_nodes')}:{named.pop('max_nodes')}"
         del named["run_id"]
         return named
@@ -125,21 +173,22 @@ class NodeSettings:
     endpoint_host: str
     endpoint_port: int
     local_addr: str | None = None
-    infra_rank: int | None = _setting(
-        "infra_rank", None, "This node's place in the infrastructure; else FT_INFRA_RANK, SLURM_PROCID or GROUP_RANK."
+    infra_rank: int | None = setting(
+        "infra_rank", None, "This node's place in the infrastructure; see docs/placement.md for what is looked at else."
     )
-    domain_id: str | None = _setting("domain", None, "What shares a fast fabric with this node; else FT_DOMAIN_ID.")
-    is_host: bool | None = _setting(
+    domain_id: str | None = setting("domain", None, "What shares a fast fabric with this node; else FT_DOMAIN_ID.")
+    unit_id: str | None = setting("unit", None, "The allocation unit this node is a part of.")
+    is_host: bool | None = setting(
         "is_host", None, "Whether this node hosts the store; else whether the endpoint names this machine."
     )
-    health_check: str | None = _setting(
+    health_check: str | None = setting(
         "health_check", None, "A command that must succeed before this node joins, and before it comes back."
     )
-    health_check_s: float = _setting("health_check_timeout", 60.0, "How long it may take.")
-    checks_gpus: bool = _setting(
+    health_check_s: float = setting("health_check_timeout", 60.0, "How long it may take.")
+    checks_gpus: bool = setting(
         "gpu_check", True, "Whether to run nvidia-resiliency-ext's GPU and NIC checks, where it and a GPU are there."
     )
-    verdict_file: str | None = _setting(
+    verdict_file: str | None = setting(
         "verdict_file", None, "Where the store host writes how the run ended, as JSON, before anybody hears of it."
     )
     shares_store: bool = True
@@ -184,7 +233,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
         host, port_text = text, ""
     else:
         host, _, port_text = text.partition(":")
-    if not host or (port_text and not (_is_digits(port_text) and 0 < int(port_text) < 65536)):
+    if not host or (port_text and not (is_digits(port_text) and 0 < int(port_text) < 65536)):
         raise ConfigError(f"endpoint {text!r} is not host:port, for example --rdzv-endpoint=node1:29400")
     return host, int(port_text) if port_text else DEFAULT_PORT
 
@@ -198,21 +247,26 @@ def parse_settings(
     conf: Mapping[str, Any],
     local_addr: str | None = None,
     env: Mapping[str, str] | None = None,
+    is_node: bool = True,
 ) -> Settings:
-    """All settings of a node, checked. Raises ConfigError with what to change."""
+    """All settings of a node, or of a host that is none, checked. Raises ConfigError with what to change."""
     env = os.environ if env is None else env
     host, port = parse_endpoint(endpoint)
     _check_reachable(host, env)
-    given = _with_config_file(conf)
-    _check_known(given)
-    run = RunSettings(run_id=run_id, min_nodes=min_nodes, max_nodes=max_nodes, **_values_for(RunSettings, given))
-    from_conf = _values_for(NodeSettings, given)
+    given = with_config_file(conf)
+    check_known(given, {*fields_by_key(RunSettings), *fields_by_key(NodeSettings), *IGNORED_KEYS, "config"})
+    run = RunSettings(run_id=run_id, min_nodes=min_nodes, max_nodes=max_nodes, **values_for(RunSettings, given))
+    from_conf = values_for(NodeSettings, given)
+    domain_id, unit_id = from_conf.pop("domain_id", env.get("FT_DOMAIN_ID") or None), from_conf.pop("unit_id", None)
+    if is_node:
+        domain_id, unit_id = _find_place(run, domain_id, unit_id, env)
     node = NodeSettings(
         endpoint_host=host,
         endpoint_port=port,
         local_addr=local_addr,
         infra_rank=from_conf.pop("infra_rank", _infra_rank_from(env)),
-        domain_id=from_conf.pop("domain_id", env.get("FT_DOMAIN_ID") or None),
+        domain_id=domain_id,
+        unit_id=unit_id,
         shares_store=env.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1",
         **from_conf,
     )
@@ -243,85 +297,35 @@ def settings_table() -> str:
 # --- parts ------------------------------------------------------------------------------------------
 
 
-def _key_of(item: dataclasses.Field[Any]) -> str:
-    key: str = item.metadata.get("key", item.name)
-    return key
-
-
-def _fields_by_key(owner: type) -> dict[str, dataclasses.Field[Any]]:
-    return {item.metadata["key"]: item for item in dataclasses.fields(owner) if "key" in item.metadata}
-
-
-def _with_config_file(conf: Mapping[str, Any]) -> dict[str, Any]:
-    given = dict(conf)
-    path = given.pop("config", None)
-    if path is None:
-        return given
-    try:
-        with Path(str(path)).open("rb") as file:
-            from_file = tomllib.load(file)
-    except (OSError, ValueError) as error:  # Not TOML, or not even text.
-        raise ConfigError(f"config={path} cannot be read: {error}") from error
-    return {**from_file, **given}
-
-
-def _check_known(given: Mapping[str, Any]) -> None:
-    known = {*_fields_by_key(RunSettings), *_fields_by_key(NodeSettings), *IGNORED_KEYS, "config"}
-    for key in given:
-        if key not in known:
-            closest = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)
-            raise ConfigError(f"unknown --rdzv-conf key {key!r}; the closest known one is {closest[0]!r}")
-
-
-def _values_for(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    by_key = _fields_by_key(owner)
-    return {by_key[key].name: _convert(key, by_key[key], value) for key, value in given.items() if key in by_key}
-
-
-def _convert(key: str, item: dataclasses.Field[Any], value: Any) -> Any:
-    """Text from the command line, or a TOML value, as the field's type."""
-    wanted = str(item.type)
-    try:
-        if wanted.startswith("float"):
-            number = float(value)
-            if not (math.isfinite(number) and number >= 0):
-                raise ValueError("it must be a number of seconds, 0 or more")
-            return number
-        if wanted.startswith("int"):
-            return _to_count(value)
-        if wanted.startswith("bool"):
-            return _to_bool(value)
-        return str(value)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"--rdzv-conf {key}={value} is malformed: {error}") from error
-
-
-def _to_count(value: Any) -> int:
-    text = str(value)
-    if not _is_digits(text):
-        raise ValueError("it must be an integer, 0 or more")
-    return int(text)
-
-
-def _is_digits(text: str) -> bool:
-    """Whether `int` reads it as a plain number; other scripts' digits and superscripts are not meant."""
-    return text.isascii() and text.isdecimal()
-
-
-def _to_bool(value: Any) -> bool:
-    text = str(value).lower()
-    if text in ("1", "true", "t", "yes", "y"):
-        return True
-    if text in ("0", "false", "f", "no", "n"):
-        return False
-    raise ValueError("it must be true or false")
+def _find_place(
+    run: RunSettings, domain_id: str | None, unit_id: str | None, env: Mapping[str, str]
+) -> tuple[str | None, str | None]:
+    """This node's domain and unit: what is given, else what the run's sources say. Raises if one is missing."""
+    place = whereabouts.Place(env.get("SLURMD_NODENAME") or socket.gethostname(), env)
+    if domain_id is None and run.domain_from is not None:
+        domain_id = whereabouts.find_name("domain_from", run.domain_from, place)
+    if unit_id is None and run.unit_from is not None:
+        unit_id = whereabouts.find_name("unit_from", run.unit_from, place)
+    rules = run.placement_rules
+    if domain_id is None and rules.needs_domain:
+        needs = f"segment={run.segment}" if run.segment > 1 else f"spread={run.spread}"
+        raise ConfigError(
+            f"{needs} needs every node's domain, and node {place.hostname} has none: set domain_from (see "
+            "docs/placement.md), or on each node domain or FT_DOMAIN_ID"
+        )
+    if unit_id is None and rules.needs_unit:
+        raise ConfigError(
+            f"unit_size={run.unit_size} needs every node's unit, and node {place.hostname} has none: set unit_from, "
+            "for example unit_from=env:SLURM_ARRAY_TASK_ID, or on each node unit"
+        )
+    return domain_id, unit_id
 
 
 def _infra_rank_from(env: Mapping[str, str]) -> int | None:
-    for name in ("FT_INFRA_RANK", "SLURM_PROCID", "GROUP_RANK"):
+    for name in ("FT_INFRA_RANK", "SLURM_PROCID", "SLURM_NODEID", "GROUP_RANK"):
         text = env.get(name, "")
         if text:
-            if not _is_digits(text):
+            if not is_digits(text):
                 raise ConfigError(f"{name}={text} is not a rank: it must be an integer, 0 or more")
             return int(text)
     return None
@@ -329,7 +333,7 @@ def _infra_rank_from(env: Mapping[str, str]) -> int | None:
 
 def _check_reachable(host: str, env: Mapping[str, str]) -> None:
     nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "1"
-    if is_loopback(host) and _is_digits(nodes) and int(nodes) > 1:
+    if is_loopback(host) and is_digits(nodes) and int(nodes) > 1:
         raise ConfigError(
             f"the endpoint {host} is a loopback address, but SLURM runs this job on {nodes} machines: pass "
             "--rdzv-endpoint=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1):29400"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def test_settings_that_cannot_work_together_are_refused(changes: dict[str, Any],
 
 
 def test_as_many_nodes_as_wanted_and_no_more_is_fine() -> None:
-    assert parse(min_nodes=4, max_nodes=4).run.seal_rules.world_size == 4
+    assert parse(min_nodes=4, max_nodes=4).run.placement_rules.world_size(4) == 4
 
 
 # --- endpoints --------------------------------------------------------------------------------------
@@ -363,6 +364,10 @@ def test_the_table_lists_every_key_once_with_its_default_and_meaning() -> None:
 @pytest.mark.parametrize("item", documented_fields(), ids=lambda item: item.metadata["key"])
 def test_every_key_of_the_table_can_be_set(item: dataclasses.Field[Any]) -> None:
     values = {"float": "4", "int": "2", "bool": "0" if item.default is True else "1", "str": "x"}
-    value = next(text for kind, text in values.items() if str(item.type).startswith(kind))
     key = item.metadata["key"]
-    assert parse({key: "0.5" if key == "beat_interval" else value}) != parse()
+    special = {"beat_interval": "0.5", "domain_from": "env:HERE", "unit_from": "env:HERE"}
+    if isinstance(item.default, StrEnum):
+        special[key] = next(choice for choice in type(item.default) if choice != item.default)
+    value = special.get(key) or next(text for kind, text in values.items() if str(item.type).startswith(kind))
+    needed = {"segment": {"domain": "a"}, "spread": {"domain": "a"}, "unit_size": {"unit": "a"}}.get(key, {})
+    assert parse({key: value, **needed}, env={"HERE": "x"}) != parse(needed)

@@ -40,7 +40,12 @@ def parse_serve(endpoint: str, run_id: str, nnodes: str, conf: str) -> Settings:
     """All settings of the store, checked before anything is started. Raises ConfigError."""
     min_nodes, max_nodes = parse_nnodes(nnodes)
     return parse_settings(
-        endpoint=endpoint, run_id=run_id, min_nodes=min_nodes, max_nodes=max_nodes, conf=parse_conf(conf)
+        endpoint=endpoint,
+        run_id=run_id,
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        conf=parse_conf(conf),
+        is_node=False,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ft_rendezvous.core.model import AnyWhy, NodesDrain, RestartRequested
+from ft_rendezvous.core.model import AnyWhy, NodesDrain, RestartRequested, WorldGrows
 
 TIE_S = 0.01
 """Failures closer together than this have no order: nodes hear of the seal milliseconds apart."""
@@ -63,7 +63,7 @@ class Settlement:
 
 def is_excused(why: AnyWhy, lost_count: int) -> bool:
     """Whether the failures of a world are held against nobody: it lost nodes, or somebody asked for its end."""
-    return lost_count > 0 or isinstance(why, RestartRequested | NodesDrain)
+    return lost_count > 0 or isinstance(why, RestartRequested | NodesDrain | WorldGrows)
 
 
 def first_failure(notes: Sequence[FailureNote]) -> FailureNote | None:

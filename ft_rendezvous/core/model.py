@@ -47,13 +47,14 @@ class Verdict(msgspec.Struct, frozen=True):
 # --- what nodes write -------------------------------------------------------------------------------
 
 
-class NodeInfo(msgspec.Struct, frozen=True):
+class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     """What does not change while one agent process lives."""
 
     addr: str
     pid: int
     infra_rank: int | None = None
     domain_id: str | None = None
+    unit_id: str | None = None
     role: str | None = None
     local_world_size: int | None = None
     digest: str = ""
@@ -61,7 +62,7 @@ class NodeInfo(msgspec.Struct, frozen=True):
     """When this process began, on the clock of its machine: of two starts at one address, the later is the newer."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="says", forbid_unknown_fields=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="says", forbid_unknown_fields=True, gc=False):
     """What every record carries; a record that disagrees with its log's cycle is refused."""
 
     v: int = FORMAT
@@ -194,7 +195,15 @@ class NodesDrain(Why, frozen=True, tag="nodes_drain"):
         return f"draining {', '.join(self.nodes)}" + (f" and {rest} more" if rest else "")
 
 
-AnyWhy = FirstCycle | WorkersFailed | NodesLost | NodeLeft | RestartRequested | NodesDrain
+class WorldGrows(Why, frozen=True, tag="world_grows"):
+    was: int
+    to: int
+
+    def __str__(self) -> str:
+        return f"the world can grow from {self.was} to {self.to} nodes"
+
+
+AnyWhy = FirstCycle | WorkersFailed | NodesLost | NodeLeft | RestartRequested | NodesDrain | WorldGrows
 
 
 # --- what the coordinator publishes -----------------------------------------------------------------
@@ -211,7 +220,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True, tag="opened"):
     why: AnyWhy
 
 
-class WorkerRanks(msgspec.Struct, frozen=True, array_like=True):
+class WorkerRanks(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a node's workers stand: what torch's agent would otherwise work out through the store."""
 
     base_global_rank: int
@@ -220,7 +229,7 @@ class WorkerRanks(msgspec.Struct, frozen=True, array_like=True):
     role_world_size: int
 
 
-class Seat(msgspec.Struct, frozen=True, array_like=True):
+class Seat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One node's line in a sealed cycle; `rank` is None for a standby."""
 
     rank: int | None
@@ -245,7 +254,7 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):
 
 
 class Called(msgspec.Struct, frozen=True, kw_only=True, tag="called"):
-    """Nodes are asked to give up their places; the next cycle opens at a checkpoint, or when the grace is over."""
+    """A cycle is called for: it opens at a checkpoint. Nodes may be asked to give up their places in it."""
 
     no: int
     cycle_id: int

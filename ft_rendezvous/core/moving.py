@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from ft_rendezvous.core.model import NAMED, AnyWhy, NodesDrain, NodesLost, Verdict, VerdictKind
+from ft_rendezvous.core.model import NAMED, AnyWhy, NodesDrain, NodesLost, Verdict, VerdictKind, WorldGrows
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,33 @@ class Close:
     verdict: Verdict
 
 
-MoveDecision = Stay | OpenNext | Close
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Ask the workers to say when they have written a checkpoint."""
+
+    reason: str
+
+
+MoveDecision = Stay | OpenNext | Close | Call
+
+
+class Grow(StrEnum):
+    """When a world that can be larger is formed anew."""
+
+    NOW = "now"
+    NEXT = "next"
+    """When the next cycle opens for another reason."""
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The world can be larger than it is."""
+
+    was: int
+    to: int
+    is_called: bool
+    """Whether the workers have been asked to say when they have written a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +61,44 @@ class Drain:
     """Those that still train."""
     due_at: float
     """When the next cycle opens even if no checkpoint is written."""
-    is_at_checkpoint: bool
     is_covered: bool
     """Whether enough other nodes are alive that can form the next world."""
     is_total: bool
     """Whether all others together, finished or not, are too few for a world."""
 
 
-def decide_move(unfinished_count: int, troubles: Sequence[AnyWhy], drain: Drain | None, now: float) -> MoveDecision:
+@dataclass(frozen=True, slots=True)
+class World:
+    """A sealed cycle, and what has come up since."""
+
+    unfinished_count: int
+    troubles: Sequence[AnyWhy]
+    drain: Drain | None
+    growth: Growth | None
+    is_at_checkpoint: bool
+    """Whether a checkpoint was written since the last call."""
+
+
+def decide_move(world: World, now: float, grow: Grow) -> MoveDecision:
     """Close when every active has finished; open the next cycle when one of them cannot go on, or must go.
 
     The first trouble read names the cause; losses read together are told together. A drain that leaves too few
     nodes opens nothing: the workers may finish, or are ended from outside, and the run is to be continued later.
     """
-    if unfinished_count == 0:
+    drain, growth = world.drain, world.growth
+    if world.unfinished_count == 0:
         if drain is not None and drain.is_total:
             return Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain"))
         return Close(Verdict(VerdictKind.SUCCEEDED))
-    if troubles:
-        return OpenNext(_cause(troubles))
-    if drain is not None and drain.nodes and drain.is_covered and (drain.is_at_checkpoint or now >= drain.due_at):
+    if world.troubles:
+        return OpenNext(_cause(world.troubles))
+    if drain is not None and drain.nodes and drain.is_covered and (world.is_at_checkpoint or now >= drain.due_at):
         return OpenNext(NodesDrain(drain.nodes[:NAMED], len(drain.nodes)))
+    if growth is not None and grow is not Grow.NEXT:
+        larger = WorldGrows(growth.was, growth.to)
+        if grow is Grow.NOW or (growth.is_called and world.is_at_checkpoint):
+            return OpenNext(larger)
+        return Stay() if growth.is_called else Call(str(larger))
     return Stay()
 
 

@@ -1,111 +1,274 @@
 """Who trains, with which rank.
 
-Sticky ranks: the first world is ordered by topology; later, survivors keep their rank and newcomers fill
-the holes: the node with the hole's own infra rank if it came back, else one of the hole's domain, else the
-next in topology order. The result depends on who arrived, not on when.
+The world is a row of *segments*: blocks of consecutive ranks whose nodes share a domain (of one node each, unless
+`segment` says more). Where `unit_size` is given, the world is a row of *units* instead, each trained whole, and the
+nodes of a unit are laid out in segments among themselves.
+
+Sticky ranks: the first world is ordered by topology; later, survivors keep their rank, and the holes of a segment are
+filled from its own domain: by the node with the hole's infra rank if it came back, else by the next one in topology
+order. A segment that its domain cannot fill moves as a whole. Of several that one domain cannot fill together, those
+with the most survivors stay, so that as few nodes as possible lose their rank.
+
+The result depends on who arrived, not on when.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
+from itertools import islice
 
-from ft_rendezvous.core.model import Arrival, NodeInfo, Placement, Seat, WorkerRanks
+from ft_rendezvous.core.capacity import PlacementRules, Ranks, Spread, is_complete, natural_key
+from ft_rendezvous.core.model import Arrival, Placement
 
-TopologyKey = tuple[str, bool, int, str, int, str]
-
-
-def topology_key(incarnation: str, node: NodeInfo) -> TopologyKey:
-    """Order by domain, then infra rank (nodes without one last), then address, so that it is total."""
-    missing = node.infra_rank is None
-    return (node.domain_id or "", missing, node.infra_rank or 0, node.addr, node.pid, incarnation)
+Domain = str | None
 
 
-def place(arrivals: Mapping[str, Arrival], previous: Sequence[Arrival], world_size: int) -> Placement:
+def place(
+    arrivals: Mapping[str, Arrival], previous: Sequence[Arrival], world_size: int, rules: PlacementRules
+) -> Placement:
     """Give `world_size` of the arrivals a rank each; the rest are standbys.
 
-    `previous` is the last sealed world by rank. Requires `len(arrivals) >= world_size`.
+    `previous` is the last sealed world by rank. Requires that the arrivals have the capacity.
     """
-    assert len(arrivals) >= world_size, f"{len(arrivals)} arrivals for {world_size} ranks"
-    ranks: list[str | None] = [None] * world_size
-    for rank, seat in enumerate(previous[:world_size]):
-        if seat.incarnation in arrivals:
-            ranks[rank] = seat.incarnation
-    kept = {incarnation for incarnation in ranks if incarnation is not None}
-    free = sorted(
-        (incarnation for incarnation in arrivals if incarnation not in kept),
-        key=lambda incarnation: topology_key(incarnation, arrivals[incarnation].node),
-    )
-    holes = [rank for rank, incarnation in enumerate(ranks) if incarnation is None]
-    for rank, incarnation in _fill(holes, free, arrivals, previous):
-        ranks[rank] = incarnation
-    placed = {incarnation for incarnation in ranks if incarnation is not None}
-    assert len(placed) == world_size, "a rank was given twice or not at all"
-    return Placement(
-        ranks=tuple(incarnation for incarnation in ranks if incarnation is not None),
-        standbys=tuple(incarnation for incarnation in free if incarnation not in placed),
-    )
+    last = previous if rules.ranks is Ranks.STICKY else ()
+    if rules.unit_size > 1:
+        ranks = _place_units(arrivals, last, world_size, rules)
+    else:
+        ranks = _place_segments(arrivals, last, world_size, rules)
+    placed = set(ranks)
+    assert len(placed) == len(ranks) == world_size, "a rank was given twice or not at all"
+    assert placed <= arrivals.keys(), "a rank was given to nobody"
+    rest = [arrival for incarnation, arrival in arrivals.items() if incarnation not in placed]
+    return Placement(ranks=tuple(ranks), standbys=tuple(arrival.incarnation for arrival in in_topology_order(rest)))
+
+
+# --- topology order ---------------------------------------------------------------------------------
+
+
+def in_topology_order(arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """By domain, then as in `_rank_key`."""
+    return [arrival for nodes in _by_domain(arrivals).values() for arrival in sorted(nodes, key=_rank_key)]
+
+
+def _rank_key(arrival: Arrival) -> tuple[object, ...]:
+    """Within a domain: by infra rank, nodes without one last, by address then, so that the order is total."""
+    node = arrival.node
+    if node.infra_rank is None:
+        return (True, node.addr, node.pid, arrival.incarnation)
+    return (False, node.infra_rank, node.addr, node.pid, arrival.incarnation)
+
+
+def _by_domain(arrivals: Iterable[Arrival]) -> dict[Domain, list[Arrival]]:
+    """Every domain's nodes; domains in order, nodes in none."""
+    domains: dict[Domain, list[Arrival]] = defaultdict(list)
+    for arrival in arrivals:
+        domains[arrival.node.domain_id].append(arrival)
+    return {domain: domains[domain] for domain in sorted(domains, key=natural_key)}
+
+
+# --- segments ---------------------------------------------------------------------------------------
+
+
+_Home = tuple[int, int]
+"""A segment of the last world: minus its survivors, and its first rank, so that the smallest are the best to keep."""
+
+
+@dataclass(slots=True)
+class _Pool:
+    """A domain: the segments of the last world that are at home there, and its nodes without a rank."""
+
+    homes: list[_Home] = field(default_factory=list)
+    free: list[Arrival] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Segments being filled, survivors first."""
+
+    previous: Sequence[Arrival]
+    segment: int
+    ranks: list[str | None]
+    pools: dict[Domain, _Pool] = field(default_factory=lambda: defaultdict(_Pool))
+    rank_before: dict[str, int] = field(default_factory=dict)
+    """Of those who trained in the last world and lose their rank."""
+
+    def seat_survivors(self, arrived: Mapping[str, Arrival]) -> None:
+        """Leave everybody where it was, and sort the rest by domain.
+
+        A world that other rules made may have a segment in several domains: it is at home where its first survivor is.
+        """
+        previous, segment, ranks = self.previous, self.segment, self.ranks
+        bound = min(len(ranks), len(previous)) // segment * segment
+        settled: set[str] = set()
+        for start in range(0, bound, segment):
+            home, survivors = previous[start].node.domain_id, 0
+            for rank, seat in enumerate(previous[start : start + segment], start):
+                incarnation = seat.incarnation
+                if incarnation not in arrived:
+                    continue
+                domain = seat.node.domain_id
+                home = home if survivors else domain
+                if domain == home:
+                    survivors += 1
+                    ranks[rank] = incarnation
+                    settled.add(incarnation)
+                else:
+                    self.rank_before[incarnation] = rank
+            self.pools[home].homes.append((-survivors, start))
+        self.rank_before.update((seat.incarnation, rank) for rank, seat in enumerate(previous[bound:], bound))
+        for incarnation, arrival in arrived.items():
+            if incarnation not in settled:
+                self.pools[arrival.node.domain_id].free.append(arrival)
+        if segment > 1:
+            self.pools.pop(None, None)
+
+    def keep_segments(self, pool: _Pool) -> list[int]:
+        """Fill the holes of as many of a domain's segments as it has nodes for. Returns where they start."""
+        pool.homes.sort()
+        room = (len(pool.free) - sum(minus_survivors for minus_survivors, _ in pool.homes)) // self.segment
+        for _, start in pool.homes[room:]:
+            self._unseat(start, pool)
+        pool.free.sort(key=_rank_key)
+        if self.rank_before:
+            # Whoever trained in the last world and lost its rank goes before those who did not.
+            pool.free.sort(key=lambda arrival: self.rank_before.get(arrival.incarnation, len(self.previous)))
+        starts = sorted(start for _, start in pool.homes[:room])
+        self._fill_holes([rank for start in starts for rank in self._span(start) if self.ranks[rank] is None], pool)
+        return starts
+
+    def _span(self, start: int) -> range:
+        return range(start, start + self.segment)
+
+    def _unseat(self, start: int, pool: _Pool) -> None:
+        for rank in self._span(start):
+            if self.ranks[rank] is not None:
+                pool.free.append(self.previous[rank])
+                self.rank_before[self.previous[rank].incarnation] = rank
+                self.ranks[rank] = None
+
+    def _fill_holes(self, holes: Sequence[int], pool: _Pool) -> None:
+        """Seat some of a domain's free nodes: whoever came back with a hole's infra rank, and others in their order."""
+        if not holes:
+            return
+        came_back: dict[int | None, Arrival] = {arrival.node.infra_rank: arrival for arrival in pool.free}
+        came_back.pop(None, None)
+        seated: set[str] = set()
+        for rank in holes:
+            own = came_back.pop(self.previous[rank].node.infra_rank, None)
+            if own is not None:
+                self.ranks[rank] = own.incarnation
+                seated.add(own.incarnation)
+        left = [arrival for arrival in pool.free if arrival.incarnation not in seated]
+        unfilled = [rank for rank in holes if self.ranks[rank] is None]
+        for rank, arrival in zip(unfilled, left, strict=False):
+            self.ranks[rank] = arrival.incarnation
+        pool.free = left[len(unfilled) :]
+
+    def fill_segments(self, starts: Sequence[int], spread: Spread) -> None:
+        """Give every segment that has nobody the next free nodes of one domain."""
+        free = {domain: len(self.pools[domain].free) for domain in sorted(self.pools, key=natural_key)}
+        starts_left = iter(starts)
+        for domain, count in _share_out(len(starts), free, spread, self.segment).items():
+            nodes_left = iter(self.pools[domain].free)
+            for start in islice(starts_left, count):
+                self.ranks[start : start + self.segment] = [
+                    arrival.incarnation for arrival in islice(nodes_left, self.segment)
+                ]
+
+
+def _place_segments(
+    arrived: Mapping[str, Arrival], previous: Sequence[Arrival], size: int, rules: PlacementRules
+) -> list[str]:
+    """Incarnations by rank."""
+    layout = _Layout(previous, rules.segment, [None] * size)
+    layout.seat_survivors(arrived)
+    stays = {start for pool in layout.pools.values() for start in layout.keep_segments(pool)}
+    layout.fill_segments([start for start in range(0, size, rules.segment) if start not in stays], rules.spread)
+    return [incarnation for incarnation in layout.ranks if incarnation is not None]
+
+
+def _share_out(count: int, free: Mapping[Domain, int], spread: Spread, block: int) -> dict[Domain, int]:
+    """How many blocks each domain gives: as many as it can, in order; or each from where most nodes are left."""
+    shares = dict.fromkeys(free, 0)
+    if spread is Spread.NONE:
+        for domain, nodes in free.items():
+            shares[domain] = min(nodes // block, count)
+            count -= shares[domain]
+    elif count:
+        heap = [(-nodes, index, domain) for index, (domain, nodes) in enumerate(free.items())]
+        heapify(heap)
+        for _ in range(count):
+            nodes, index, domain = heap[0]
+            assert -nodes >= block, "more blocks are wanted than there are"
+            heapreplace(heap, (nodes + block, index, domain))
+            shares[domain] += 1
+        count = 0
+    assert count == 0, "more blocks are wanted than there are"
+    return shares
+
+
+# --- units ------------------------------------------------------------------------------------------
+
+
+def _place_units(
+    arrived: Mapping[str, Arrival], previous: Sequence[Arrival], size: int, rules: PlacementRules
+) -> list[str]:
+    """Incarnations by rank: whole units, each laid out in segments."""
+    unit_size = rules.unit_size
+    units = _complete_units(arrived.values(), rules)
+    # A unit that was in several blocks of a world that other rules made stays in the first.
+    starts = range(0, len(previous) // unit_size * unit_size, unit_size)
+    was_at = {previous[start].node.unit_id: start for start in reversed(starts)}
+    chosen: list[str | None] = [None] * (size // unit_size)
+    for unit in units:
+        start = was_at.get(unit, size)
+        if start < size:
+            chosen[start // unit_size] = unit
+    taken = set(chosen)
+    spare = [unit for unit in units if unit not in taken]
+    # Whoever trained in the last world and lost its place goes before those who did not.
+    spare.sort(key=lambda unit: was_at.get(unit, len(previous)))
+    gone = {block: previous[block * unit_size].node.domain_id for block in range(min(len(starts), len(chosen)))}
+    _fill(chosen, gone, spare, lambda unit: units[unit][0].node.domain_id, rules)
+    ranks: list[str] = []
+    for unit in filter(None, chosen):
+        start = was_at.get(unit, len(previous))
+        before = previous[start : start + unit_size]
+        ranks.extend(_place_segments({node.incarnation: node for node in units[unit]}, before, unit_size, rules))
+    return ranks
+
+
+def _complete_units(arrived: Iterable[Arrival], rules: PlacementRules) -> dict[str, list[Arrival]]:
+    """The nodes of every unit that can train, in topology order; units by their first nodes."""
+    units: dict[str, list[Arrival]] = defaultdict(list)
+    for arrival in in_topology_order(arrived):
+        if arrival.node.unit_id is not None:
+            units[arrival.node.unit_id].append(arrival)
+    return {unit: nodes for unit, nodes in units.items() if is_complete((arrival.node for arrival in nodes), rules)}
 
 
 def _fill(
-    holes: Sequence[int], free: Sequence[str], arrivals: Mapping[str, Arrival], previous: Sequence[Arrival]
-) -> list[tuple[int, str]]:
-    """Pair every hole with a free node, best matches first. `free` is in topology order."""
-    pairs: list[tuple[int, str]] = []
-    for affinity in (_by_infra_rank, _by_domain):
-        pools: dict[object, list[str]] = defaultdict(list)
-        for incarnation in reversed(free):
-            pools[affinity(arrivals[incarnation].node)].append(incarnation)
-        unmatched: list[int] = []
-        for rank in holes:
-            wanted = affinity(previous[rank].node) if rank < len(previous) else None
-            if wanted is not None and pools[wanted]:
-                pairs.append((rank, pools[wanted].pop()))
-            else:
-                unmatched.append(rank)
-        taken = {incarnation for _, incarnation in pairs}
-        holes = unmatched
-        free = [incarnation for incarnation in free if incarnation not in taken]
-    pairs.extend(zip(holes, free, strict=False))
-    return pairs
-
-
-def _by_infra_rank(node: NodeInfo) -> object:
-    return node.infra_rank
-
-
-def _by_domain(node: NodeInfo) -> object:
-    return node.domain_id
-
-
-def rank_workers(nodes: Sequence[NodeInfo]) -> list[WorkerRanks] | None:
-    """Global and role ranks of every node's workers, nodes given by rank.
-
-    The same prefix sums torch's agent works out through the store; None where a node did not say how many
-    workers it starts, and then the agent does it its own way.
-    """
-    role_sizes: dict[str, int] = defaultdict(int)
-    shapes: list[tuple[str, int]] = []
-    for node in nodes:
-        if node.role is None or node.local_world_size is None:
-            return None
-        role_sizes[node.role] += node.local_world_size
-        shapes.append((node.role, node.local_world_size))
-    global_size = sum(size for _, size in shapes)
-    role_ranks: dict[str, int] = defaultdict(int)
-    base = 0
-    result: list[WorkerRanks] = []
-    for role, size in shapes:
-        result.append(WorkerRanks(base, global_size, role_ranks[role], role_sizes[role]))
-        base += size
-        role_ranks[role] += size
-    return result
-
-
-def seat(placement: Placement, arrivals: Mapping[str, Arrival]) -> dict[str, Seat]:
-    """Everybody's line in a sealed cycle."""
-    workers = rank_workers([arrivals[incarnation].node for incarnation in placement.ranks])
-    seats = {
-        incarnation: Seat(rank, workers[rank] if workers else None) for rank, incarnation in enumerate(placement.ranks)
-    }
-    return seats | {incarnation: Seat(None) for incarnation in placement.standbys}
+    chosen: list[str | None],
+    gone: Mapping[int, Domain],
+    spare: Sequence[str],
+    domain_of: Callable[[str], Domain],
+    rules: PlacementRules,
+) -> None:
+    """Give every empty block a spare unit: of the domain of the one that is gone, if there is one."""
+    pools: dict[Domain, deque[str]] = defaultdict(deque)
+    for unit in spare:
+        pools[domain_of(unit)].append(unit)
+    empty: list[int] = []
+    for block in (block for block, held in enumerate(chosen) if held is None):
+        if block in gone and pools.get(gone[block]):
+            chosen[block] = pools[gone[block]].popleft()
+        else:
+            empty.append(block)
+    free = {domain: len(pools[domain]) for domain in sorted(pools, key=natural_key)}
+    blocks_left = iter(empty)
+    for domain, count in _share_out(len(empty), free, rules.spread, 1).items():
+        for block in islice(blocks_left, count):
+            chosen[block] = pools[domain].popleft()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.capacity import PlacementRules, capacity
 from ft_rendezvous.core.lifecycle import NodeStep, Role, next_role
 from ft_rendezvous.core.model import (
     AnyRecord,
@@ -303,9 +304,29 @@ class Roster:
         member = self.members.get(incarnation)
         return member is not None and member.role is not Role.FINISHED and incarnation not in self.draining
 
-    def can_lose(self, incarnation: str, wanted: int) -> bool:
+    def arrived_fit(self, rules: PlacementRules) -> int:
+        """How many of the arrived can be placed together."""
+        return len(self.arrived) if rules.block == 1 else capacity([a.node for a in self.arrived.values()], rules)
+
+    def joinable_fit(self, rules: PlacementRules) -> int:
+        """How many of the live nodes that have arrived or still can."""
+        return self.joinable_count() if rules.block == 1 else capacity(self._joinable(), rules)
+
+    def undrained_fit(self, rules: PlacementRules) -> int:
+        """How many of all live nodes, finished or not, but those that were asked to go."""
+        members = self.members.items()
+        return capacity([member.arrival.node for name, member in members if name not in self.draining], rules)
+
+    def can_lose(self, incarnation: str, rules: PlacementRules) -> bool:
         """Whether enough nodes remain without one of the arrived, or one that is gone already."""
-        return self.joinable_count() - (incarnation in self.arrived) >= wanted
+        return capacity(self._joinable(but=incarnation), rules) >= rules.min_nodes
+
+    def _joinable(self, but: str = "") -> list[NodeInfo]:
+        return [
+            member.arrival.node
+            for name, member in self.members.items()
+            if member.role is not Role.FINISHED and name not in self.draining and name != but
+        ]
 
     def draining_actives(self, but: Sequence[str] = ()) -> list[str]:
         """Names of the nodes that train and are to give up their places."""

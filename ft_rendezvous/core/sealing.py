@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from ft_rendezvous.core.capacity import PlacementRules, leftovers
 from ft_rendezvous.core.model import NAMED, Arrival, VerdictKind, node_name
 
 
@@ -16,8 +17,7 @@ from ft_rendezvous.core.model import NAMED, Arrival, VerdictKind, node_name
 class SealRules:
     """The settings a seal depends on."""
 
-    world_size: int
-    max_nodes: int
+    placement: PlacementRules
     settle_s: float
     last_call_s: float
     join_s: float
@@ -37,8 +37,10 @@ class SealView:
     """The last world, to say who is missing."""
     alive: Collection[str]
     """Everybody who is in the run: whoever is, is not missing."""
-    joinable_count: int
-    """Live nodes that have arrived or still can."""
+    fit: int
+    """How many of the arrived can be placed together."""
+    joinable_fit: int
+    """How many of the live nodes that have arrived or still can."""
     finished_count: int
     spent_count: int
     left_count: int
@@ -48,7 +50,7 @@ class SealView:
     unhealthy: tuple[str, ...]
     """Nodes that found themselves unfit, with the reason."""
     enough_since: float | None
-    """Since when there have been enough arrivals."""
+    """Since when the arrived have been enough for a world."""
     disagrees_since: float | None
     """Since when the counts and the records of this cycle have told different stories."""
 
@@ -66,6 +68,32 @@ class NeedsNodes:
     def __str__(self) -> str:
         tail = f"; missing: {', '.join(self.missing)}" if self.missing else ""
         return f"{self.arrived} of {self.wanted} nodes have arrived{tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsBlocks:
+    """Enough nodes are here, but not enough that belong together."""
+
+    fit: int
+    wanted: int
+    block: str
+    size: int
+    leftovers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        have, want = self.fit // self.size, self.wanted // self.size
+        return f"{have} of {want} {self.block}s of {self.size} can be filled; too few: {', '.join(self.leftovers)}"
+
+
+@dataclass(frozen=True, slots=True)
+class HopesForMore:
+    """A smaller world is possible."""
+
+    possible: int
+    hoped: int
+
+    def __str__(self) -> str:
+        return f"a world of {self.possible} is possible; last call for {self.hoped}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +118,7 @@ class CountsDisagree:
         return "an arrival was counted and its record is not there yet"
 
 
-WaitReason = NeedsNodes | AwaitsSurvivors | Settles | CountsDisagree
+WaitReason = NeedsNodes | NeedsBlocks | AwaitsSurvivors | HopesForMore | Settles | CountsDisagree
 
 
 # --- decisions --------------------------------------------------------------------------------------
@@ -99,6 +127,8 @@ WaitReason = NeedsNodes | AwaitsSurvivors | Settles | CountsDisagree
 @dataclass(frozen=True, slots=True)
 class Seal:
     """Place and publish."""
+
+    world_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +151,13 @@ SealDecision = Seal | Wait | GiveUp
 
 def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
     """Seal once enough nodes are there, those expected back are there or late, and the read is settled."""
-    wanted, arrived = rules.world_size, len(view.arrived)
-    if rules.max_nodes - len(view.unhealthy) < wanted and view.joinable_count < wanted:
-        return GiveUp(VerdictKind.FAILED, _unfit(view, rules))
-    if view.joinable_count < wanted and view.drained_count:
-        return GiveUp(VerdictKind.CANCELLED, f"drained: {_count(view.joinable_count, 'node')} of {wanted} would remain")
-    if view.joinable_count < wanted and (view.finished_count or view.spent_count):
-        return GiveUp(VerdictKind.FAILED, _hopeless(view, wanted))
-    if view.joinable_count == 0 and view.left_count:
-        return GiveUp(VerdictKind.CANCELLED, "every node has left")
-    if arrived < wanted:
+    size = rules.placement.world_size(view.fit)
+    hopeless = _find_hopeless(view, rules.placement)
+    if hopeless is not None:
+        return hopeless
+    if size == 0:
         deadline = view.opened_at + rules.join_s
-        reason = NeedsNodes(arrived, wanted, _missing(view))
+        reason = _find_lack(view, rules.placement)
         if now >= deadline:
             return GiveUp(VerdictKind.FAILED, f"join_timeout of {rules.join_s:g} s is over: {reason}")
         return Wait(reason, deadline)
@@ -141,12 +166,46 @@ def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
         first = tuple(node_name(arrival.node) for arrival in islice(view.awaited.values(), NAMED))
         return Wait(AwaitsSurvivors(len(view.awaited), first), last_call)
     assert view.enough_since is not None, "enough arrivals, but not since any time"
+    hoped, last_call = _hoped_for(view, rules.placement), view.enough_since + rules.last_call_s
+    if size < hoped and now < last_call:
+        return Wait(HopesForMore(size, hoped), last_call)
     settled_at = view.enough_since + rules.settle_s
     if now < settled_at:
         return Wait(Settles(), settled_at)
     if view.disagrees_since is not None and now < view.disagrees_since + rules.lease_s:
         return Wait(CountsDisagree(), view.disagrees_since + rules.lease_s)
-    return Seal()
+    return Seal(size)
+
+
+def _find_hopeless(view: SealView, rules: PlacementRules) -> GiveUp | None:
+    """Why no world can be formed however long one waits."""
+    wanted, is_short = rules.min_nodes, view.joinable_fit < rules.min_nodes
+    if is_short and rules.max_nodes - len(view.unhealthy) < wanted:
+        return GiveUp(VerdictKind.FAILED, _unfit(view, rules))
+    if is_short and view.drained_count:
+        return GiveUp(VerdictKind.CANCELLED, f"drained: {_count(view.joinable_fit, 'node')} of {wanted} would remain")
+    if is_short and (view.finished_count or view.spent_count):
+        return GiveUp(VerdictKind.FAILED, _hopeless(view, wanted))
+    if not view.alive and view.left_count:
+        return GiveUp(VerdictKind.CANCELLED, "every node has left")
+    return None
+
+
+def _find_lack(view: SealView, rules: PlacementRules) -> NeedsNodes | NeedsBlocks:
+    if len(view.arrived) < rules.min_nodes:
+        return NeedsNodes(len(view.arrived), rules.min_nodes, _missing(view))
+    lacking = leftovers((arrival.node for arrival in view.arrived.values()), rules)
+    return NeedsBlocks(view.fit, rules.min_nodes, rules.block_name, rules.block, tuple(lacking[:NAMED]))
+
+
+def _hoped_for(view: SealView, rules: PlacementRules) -> int:
+    """The world that is worth a last call: as large as the last one, or the largest at first, or with all that live.
+
+    Whoever has finished, or was asked to go, is not hoped for.
+    """
+    gone = view.finished_count + view.drained_count
+    last = len(view.world) - gone if view.world else rules.max_nodes
+    return max(rules.world_size(last), rules.world_size(view.joinable_fit))
 
 
 def _hopeless(view: SealView, wanted: int) -> str:
@@ -155,15 +214,15 @@ def _hopeless(view: SealView, wanted: int) -> str:
         facts.append(f"{_count(view.finished_count, 'node')} finished and cannot train again")
     if view.spent_count:
         facts.append(f"{_count(view.spent_count, 'agent')} spent all restarts (torchrun --max-restarts)")
-    return f"{' and '.join(facts)}, and {_count(view.joinable_count, 'other')} cannot form a world of {wanted}"
+    return f"{' and '.join(facts)}, and {_count(view.joinable_fit, 'other')} cannot form a world of {wanted}"
 
 
-def _unfit(view: SealView, rules: SealRules) -> str:
+def _unfit(view: SealView, rules: PlacementRules) -> str:
     named = "; ".join(view.unhealthy[:NAMED])
     left = rules.max_nodes - len(view.unhealthy)
     return (
         f"{_count(len(view.unhealthy), 'node')} of at most {rules.max_nodes} unhealthy, {left} can remain and "
-        f"{rules.world_size} are needed: {named}"
+        f"{rules.min_nodes} are needed: {named}"
     )
 
 

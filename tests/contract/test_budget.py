@@ -197,7 +197,7 @@ def memory_of(coordinator: Coordinator) -> dict[str, int]:
     roster = coordinator.roster
     return {
         "readers": len(coordinator.registry.readers),
-        "opened_by": len(coordinator.opened_by),
+        "opened_by": len(coordinator.sweeper.opened_by),
         "fenced_in": len(coordinator.registry.fenced_in),
         "leases": len(coordinator.registry.leases.leases),
         "members": len(roster.members),

@@ -34,7 +34,7 @@ from torch.distributed.elastic.utils import store as store_util
 from ft_rendezvous import torch_seams
 from ft_rendezvous.agent_store import AgentStore, barrier_keys
 from ft_rendezvous.core.model import NodeInfo, Verdict, VerdictKind
-from ft_rendezvous.core.placement import rank_workers
+from ft_rendezvous.core.seating import rank_workers
 from ft_rendezvous.errors import ConfigError, FtError, StoreUnavailable
 from ft_rendezvous.handler import FtRendezvousHandler, create_handler
 from ft_rendezvous.participant import Place

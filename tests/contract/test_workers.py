@@ -106,7 +106,7 @@ def test_what_a_worker_asks_for_reaches_the_coordinator(run: LiveRun, workers: W
     workers._hear(AtCheckpoint(cycle_id=1, local_rank=0))
     workers._hear(Drain(cycle_id=1, local_rank=0, reason="slow"))
     run.wait_for(lambda: node.link.participant.is_draining)
-    (called,) = run.told(journal.NodesCalled)
+    (called,) = run.told(journal.CycleCalled)
     assert called.reason == "slow"
     assert run.host.coordinator.cycle_id == 1, "too few would remain"
     run.node(2, infra_rank=2).ask()

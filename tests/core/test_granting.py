@@ -11,8 +11,8 @@ from ft_rendezvous.core.moving import Drain
 from tests.core.build import EPOCH
 
 RESTART, DRAIN, CLOSE = RequestKind.RESTART, RequestKind.DRAIN, RequestKind.CLOSE
-COVERED = Drain(("n1",), 100.0, is_at_checkpoint=False, is_covered=True, is_total=False)
-UNCOVERED = Drain(("n1",), 100.0, is_at_checkpoint=False, is_covered=False, is_total=True)
+COVERED = Drain(("n1",), 100.0, is_covered=True, is_total=False)
+UNCOVERED = Drain(("n1",), 100.0, is_covered=False, is_total=True)
 
 
 def run(

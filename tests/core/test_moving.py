@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,14 +18,25 @@ from ft_rendezvous.core.model import (
     Verdict,
     VerdictKind,
     WorkersFailed,
+    WorldGrows,
 )
-from ft_rendezvous.core.moving import Close, Drain, OpenNext, Stay, decide_move
+from ft_rendezvous.core.moving import Call, Close, Drain, Grow, Growth, OpenNext, Stay, World, decide_move
 
 FAILED = WorkersFailed("a", 0, "exit 1")
 LEFT = NodeLeft("b", 1, Outcome.LEFT, "SIGTERM")
 LOST_C = NodesLost(("c",), (2,))
 LOST_D = NodesLost(("d",), (3,))
 SUCCESS = Close(Verdict(VerdictKind.SUCCEEDED))
+
+
+def world(
+    unfinished: int = 4,
+    troubles: Sequence[AnyWhy] = (),
+    drain: Drain | None = None,
+    growth: Growth | None = None,
+    is_at_checkpoint: bool = False,
+) -> World:
+    return World(unfinished, troubles, drain, growth, is_at_checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +57,11 @@ SUCCESS = Close(Verdict(VerdictKind.SUCCEEDED))
     ],
 )
 def test_decision(unfinished: int, troubles: list[AnyWhy], expected: object) -> None:
-    assert decide_move(unfinished, troubles, None, 0.0) == expected
+    assert decide_move(world(unfinished, troubles), 0.0, Grow.NOW) == expected
 
 
-def draining(is_at_checkpoint: bool = False, is_covered: bool = True, is_total: bool = False) -> Drain:
-    return Drain(("a", "b"), 100.0, is_at_checkpoint, is_covered, is_total)
+def draining(is_covered: bool = True, is_total: bool = False) -> Drain:
+    return Drain(("a", "b"), 100.0, is_covered, is_total)
 
 
 DRAINED = Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain"))
@@ -56,28 +69,71 @@ DRAINS = OpenNext(NodesDrain(("a", "b"), 2))
 
 
 @pytest.mark.parametrize(
-    ("unfinished", "troubles", "drain", "now", "expected"),
+    ("world", "now", "expected"),
     [
-        pytest.param(4, [], draining(), 99.0, Stay(), id="the grace is not over"),
-        pytest.param(4, [], draining(), 100.0, DRAINS, id="the grace is over"),
-        pytest.param(4, [], draining(is_at_checkpoint=True), 1.0, DRAINS, id="a checkpoint was written"),
-        pytest.param(4, [FAILED], draining(), 1.0, OpenNext(FAILED), id="a trouble does not wait"),
-        pytest.param(4, [], draining(True, is_covered=False), 200.0, Stay(), id="too few remain: nothing is opened"),
-        pytest.param(0, [], draining(), 1.0, SUCCESS, id="all finished in the grace"),
-        pytest.param(0, [], draining(is_covered=False), 1.0, SUCCESS, id="all finished, and enough of them may stay"),
-        pytest.param(0, [], draining(is_covered=False, is_total=True), 1.0, DRAINED, id="all ended: to be continued"),
-        pytest.param(4, [], Drain((), 0.0, True, True, False), 1.0, Stay(), id="whoever drains has finished"),
+        pytest.param(world(drain=draining()), 99.0, Stay(), id="the grace is not over"),
+        pytest.param(world(drain=draining()), 100.0, DRAINS, id="the grace is over"),
+        pytest.param(world(drain=draining(), is_at_checkpoint=True), 1.0, DRAINS, id="a checkpoint was written"),
+        pytest.param(world(troubles=[FAILED], drain=draining()), 1.0, OpenNext(FAILED), id="a trouble does not wait"),
+        pytest.param(
+            world(drain=draining(is_covered=False), is_at_checkpoint=True),
+            200.0,
+            Stay(),
+            id="too few remain: nothing is opened",
+        ),
+        pytest.param(world(0, drain=draining()), 1.0, SUCCESS, id="all finished in the grace"),
+        pytest.param(
+            world(0, drain=draining(is_covered=False)), 1.0, SUCCESS, id="all finished, and enough of them may stay"
+        ),
+        pytest.param(
+            world(0, drain=draining(is_covered=False, is_total=True)), 1.0, DRAINED, id="all ended: to be continued"
+        ),
+        pytest.param(
+            world(drain=Drain((), 0.0, True, False), is_at_checkpoint=True), 1.0, Stay(), id="who drains has finished"
+        ),
     ],
 )
-def test_decision_while_draining(
-    unfinished: int, troubles: list[AnyWhy], drain: Drain, now: float, expected: object
-) -> None:
-    assert decide_move(unfinished, troubles, drain, now) == expected
+def test_decision_while_draining(world: World, now: float, expected: object) -> None:
+    assert decide_move(world, now, Grow.NOW) == expected
+
+
+LARGER = WorldGrows(3, 4)
+CAN_GROW, IS_CALLED = Growth(3, 4, is_called=False), Growth(3, 4, is_called=True)
+
+
+@pytest.mark.parametrize(
+    ("grow", "world", "expected"),
+    [
+        pytest.param(Grow.NOW, world(growth=CAN_GROW), OpenNext(LARGER), id="now"),
+        pytest.param(Grow.NOW, world(0, growth=CAN_GROW), SUCCESS, id="all have finished"),
+        pytest.param(Grow.NOW, world(troubles=[FAILED], growth=CAN_GROW), OpenNext(FAILED), id="a trouble comes first"),
+        pytest.param(Grow.NEXT, world(growth=CAN_GROW, is_at_checkpoint=True), Stay(), id="next: nothing is opened"),
+        pytest.param(Grow.CHECKPOINT, world(growth=CAN_GROW), Call(str(LARGER)), id="the workers are asked first"),
+        pytest.param(
+            Grow.CHECKPOINT,
+            world(growth=CAN_GROW, is_at_checkpoint=True),
+            Call(str(LARGER)),
+            id="a checkpoint for an earlier call is old",
+        ),
+        pytest.param(Grow.CHECKPOINT, world(growth=IS_CALLED), Stay(), id="no checkpoint yet"),
+        pytest.param(
+            Grow.CHECKPOINT, world(growth=IS_CALLED, is_at_checkpoint=True), OpenNext(LARGER), id="at a checkpoint"
+        ),
+        pytest.param(
+            Grow.CHECKPOINT,
+            world(drain=draining(), growth=IS_CALLED, is_at_checkpoint=True),
+            DRAINS,
+            id="a drain takes the growth along",
+        ),
+    ],
+)
+def test_decision_when_the_world_can_grow(grow: Grow, world: World, expected: object) -> None:
+    assert decide_move(world, 1.0, grow) == expected
 
 
 @given(unfinished=st.integers(1, 10), troubles=st.lists(st.sampled_from([FAILED, LEFT, LOST_C, LOST_D])))
 def test_a_run_with_an_unfinished_active_never_succeeds(unfinished: int, troubles: list[AnyWhy]) -> None:
-    decision = decide_move(unfinished, troubles, None, 0.0)
+    decision = decide_move(world(unfinished, troubles), 0.0, Grow.NOW)
     assert not isinstance(decision, Close)
     assert isinstance(decision, OpenNext) == bool(troubles)
 
@@ -90,6 +146,7 @@ def test_a_run_with_an_unfinished_active_never_succeeds(unfinished: int, trouble
         (NodeLeft("b", 1, Outcome.FAILED, ""), "b (rank 1) went, failed"),
         (LOST_C, "lost c (rank 2)"),
         (NodesLost(("c", "d"), (2, 3), 2), "lost c (rank 2), d (rank 3)"),
+        (LARGER, "the world can grow from 3 to 4 nodes"),
         (NodesLost(("c", "d"), (2, 3), 1000), "lost c (rank 2), d (rank 3) and 998 more"),
     ],
 )
@@ -99,6 +156,7 @@ def test_every_reason_to_open_a_cycle_reads_as_a_sentence(why: AnyWhy, text: str
 
 def test_a_loss_of_thousands_names_a_few_and_counts_the_rest() -> None:
     """Every live node reads the reason, so it must stay small."""
-    decision = decide_move(5000, [NodesLost((f"node{rank}",), (rank,)) for rank in range(3000)], None, 0.0)
+    lost = [NodesLost((f"node{rank}",), (rank,)) for rank in range(3000)]
+    decision = decide_move(world(5000, lost), 0.0, Grow.NOW)
     assert isinstance(decision, OpenNext)
     assert str(decision.why).endswith(f"node{NAMED - 1} (rank {NAMED - 1}) and {3000 - NAMED} more")

@@ -13,9 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ft_rendezvous.core.model import Arrival, NodeInfo, WorkerRanks
-from ft_rendezvous.core.placement import place, rank_workers
+from ft_rendezvous.core.capacity import PlacementRules
+from ft_rendezvous.core.model import Arrival
+from ft_rendezvous.core.placement import place
 from tests.core.build import arrival, incarnation, node
+
+RULES = PlacementRules(min_nodes=1, max_nodes=9)
 
 # --- the oracle -------------------------------------------------------------------------------------
 
@@ -35,9 +38,9 @@ def fit(hole: int, candidate: Arrival, previous: Sequence[Arrival]) -> int:
     if hole >= len(previous):
         return OTHER
     gone = previous[hole].node
-    if gone.infra_rank is not None and gone.infra_rank == candidate.node.infra_rank:
-        return OWN
-    return DOMAIN if gone.domain_id is not None and gone.domain_id == candidate.node.domain_id else OTHER
+    if gone.domain_id != candidate.node.domain_id:
+        return OTHER
+    return OWN if gone.infra_rank is not None and gone.infra_rank == candidate.node.infra_rank else DOMAIN
 
 
 def naive_place(arrived: Sequence[Arrival], previous: Sequence[Arrival], world_size: int) -> list[str]:
@@ -100,13 +103,15 @@ def by_name(arrived: Sequence[Arrival]) -> dict[str, Arrival]:
 @given(world=worlds())
 def test_placement_is_what_trying_everything_finds_best(world: tuple[list[Arrival], list[Arrival], int]) -> None:
     arrived, previous, world_size = world
-    assert list(place(by_name(arrived), previous, world_size).ranks) == naive_place(arrived, previous, world_size)
+    assert list(place(by_name(arrived), previous, world_size, RULES).ranks) == naive_place(
+        arrived, previous, world_size
+    )
 
 
 @given(world=worlds())
 def test_every_rank_is_given_once_and_nobody_is_forgotten(world: tuple[list[Arrival], list[Arrival], int]) -> None:
     arrived, previous, world_size = world
-    placement = place(by_name(arrived), previous, world_size)
+    placement = place(by_name(arrived), previous, world_size, RULES)
     assert len(placement.ranks) == world_size
     assert sorted([*placement.ranks, *placement.standbys]) == sorted(a.incarnation for a in arrived)
 
@@ -114,7 +119,7 @@ def test_every_rank_is_given_once_and_nobody_is_forgotten(world: tuple[list[Arri
 @given(world=worlds())
 def test_survivors_keep_their_ranks(world: tuple[list[Arrival], list[Arrival], int]) -> None:
     arrived, previous, world_size = world
-    ranks = place(by_name(arrived), previous, world_size).ranks
+    ranks = place(by_name(arrived), previous, world_size, RULES).ranks
     for rank, seat in enumerate(previous):
         if seat in arrived:
             assert ranks[rank] == seat.incarnation
@@ -126,13 +131,13 @@ def test_the_result_depends_on_who_arrived_and_not_on_when(
 ) -> None:
     arrived, previous, world_size = world
     shuffled = data.draw(st.permutations(arrived))
-    assert place(by_name(shuffled), previous, world_size) == place(by_name(arrived), previous, world_size)
+    assert place(by_name(shuffled), previous, world_size, RULES) == place(by_name(arrived), previous, world_size, RULES)
 
 
 @given(world=worlds())
 def test_no_more_nodes_are_exchanged_than_were_lost(world: tuple[list[Arrival], list[Arrival], int]) -> None:
     arrived, previous, world_size = world
-    ranks = place(by_name(arrived), previous, world_size).ranks
+    ranks = place(by_name(arrived), previous, world_size, RULES).ranks
     lost = [seat for seat in previous if seat not in arrived]
     newcomers = set(ranks) - {seat.incarnation for seat in previous}
     assert len(newcomers) == (len(lost) if previous else world_size)
@@ -141,9 +146,9 @@ def test_no_more_nodes_are_exchanged_than_were_lost(world: tuple[list[Arrival], 
 @given(world=worlds())
 def test_placing_the_same_nodes_again_changes_nothing(world: tuple[list[Arrival], list[Arrival], int]) -> None:
     arrived, previous, world_size = world
-    first = place(by_name(arrived), previous, world_size)
+    first = place(by_name(arrived), previous, world_size, RULES)
     sealed = [by_name(arrived)[name] for name in first.ranks]
-    assert place(by_name(arrived), sealed, world_size).ranks == first.ranks
+    assert place(by_name(arrived), sealed, world_size, RULES).ranks == first.ranks
 
 
 # --- examples a reader can follow -------------------------------------------------------------------
@@ -191,42 +196,6 @@ def seat(number: int, infra_rank: int | None = None, domain_id: str | None = Non
     ],
 )
 def test_example(arrived: list[Arrival], previous: list[Arrival], ranks: list[int], standbys: list[int]) -> None:
-    placement = place(by_name(arrived), previous, 3)
+    placement = place(by_name(arrived), previous, 3, RULES)
     assert placement.ranks == tuple(map(incarnation, ranks))
     assert placement.standbys == tuple(map(incarnation, standbys))
-
-
-def test_too_few_arrivals_are_a_bug_of_the_caller() -> None:
-    with pytest.raises(AssertionError, match="1 arrivals for 2 ranks"):
-        place(by_name([seat(1)]), [], 2)
-
-
-# --- worker ranks -----------------------------------------------------------------------------------
-
-
-def naive_rank_workers(nodes: Sequence[NodeInfo]) -> list[WorkerRanks]:
-    """Number the workers one by one."""
-    workers = [(index, info.role) for index, info in enumerate(nodes) for _ in range(info.local_world_size or 0)]
-    result = []
-    for index, info in enumerate(nodes):
-        before = [role for owner, role in workers if owner < index]
-        result.append(
-            WorkerRanks(
-                base_global_rank=len(before),
-                global_world_size=len(workers),
-                base_role_rank=before.count(info.role),
-                role_world_size=[role for _, role in workers].count(info.role),
-            )
-        )
-    return result
-
-
-@given(shapes=st.lists(st.tuples(st.sampled_from(["trainer", "reader"]), st.integers(0, 8)), max_size=8))
-def test_worker_ranks_are_those_of_counting_them_one_by_one(shapes: list[tuple[str, int]]) -> None:
-    nodes = [node(number, role=role, local_world_size=size) for number, (role, size) in enumerate(shapes)]
-    assert rank_workers(nodes) == naive_rank_workers(nodes)
-
-
-def test_worker_ranks_are_left_to_torch_where_one_node_did_not_say_how_many_it_starts() -> None:
-    assert rank_workers([node(1, role="trainer", local_world_size=8), node(2)]) is None
-    assert rank_workers([node(1, role="trainer", local_world_size=8), node(2, role="trainer")]) is None

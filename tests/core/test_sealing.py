@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.core.model import NAMED, VerdictKind
 from ft_rendezvous.core.sealing import (
     AwaitsSurvivors,
@@ -23,7 +24,10 @@ from ft_rendezvous.core.sealing import (
 )
 from tests.core.build import arrival, arrivals, node
 
-RULES = SealRules(world_size=3, max_nodes=5, settle_s=2.0, last_call_s=45.0, join_s=600.0, lease_s=5.0)
+RULES = SealRules(
+    placement=PlacementRules(min_nodes=3, max_nodes=5), settle_s=2.0, last_call_s=45.0, join_s=600.0, lease_s=5.0
+)
+WANTED = 3
 OPENED_AT = 100.0
 
 
@@ -35,13 +39,14 @@ def view_of(arrived: int, **changes: object) -> SealView:
         awaited={},
         world=(),
         alive=arrivals(range(1, arrived + 1)),
-        joinable_count=arrived,
+        fit=arrived,
+        joinable_fit=arrived,
         finished_count=0,
         spent_count=0,
         left_count=0,
         drained_count=0,
         unhealthy=(),
-        enough_since=OPENED_AT if arrived >= RULES.world_size else None,
+        enough_since=OPENED_AT if arrived >= WANTED else None,
         disagrees_since=None,
     )
     return replace(view, **changes)  # type: ignore[arg-type]
@@ -54,8 +59,8 @@ def waits(reason: object, until: float) -> Wait:
 SURVIVOR = AwaitsSurvivors(1, ("host9 pid 109",))
 
 TABLE = [
-    pytest.param(view_of(3), OPENED_AT + 2.0, Seal(), id="enough, settled"),
-    pytest.param(view_of(5), OPENED_AT + 2.0, Seal(), id="more than enough, settled"),
+    pytest.param(view_of(3), OPENED_AT + 2.0, Seal(WANTED), id="enough, settled"),
+    pytest.param(view_of(5), OPENED_AT + 2.0, Seal(WANTED), id="more than enough, settled"),
     pytest.param(view_of(3), OPENED_AT + 1.9, waits(Settles(), OPENED_AT + 2.0), id="enough, still settling"),
     pytest.param(
         view_of(3, enough_since=OPENED_AT + 30), OPENED_AT + 31, waits(Settles(), OPENED_AT + 32), id="settle from then"
@@ -71,14 +76,16 @@ TABLE = [
     pytest.param(
         view_of(3, awaited=arrivals([9])), OPENED_AT + 44.9, waits(SURVIVOR, OPENED_AT + 45), id="a survivor is awaited"
     ),
-    pytest.param(view_of(3, awaited=arrivals([9])), OPENED_AT + 45, Seal(), id="last call is over"),
+    pytest.param(view_of(3, awaited=arrivals([9])), OPENED_AT + 45, Seal(WANTED), id="last call is over"),
     pytest.param(
         view_of(3, disagrees_since=OPENED_AT + 1),
         OPENED_AT + 5.9,
         waits(CountsDisagree(), OPENED_AT + 6),
         id="an arrival without its record",
     ),
-    pytest.param(view_of(3, disagrees_since=OPENED_AT + 1), OPENED_AT + 6, Seal(), id="the records are the truth"),
+    pytest.param(
+        view_of(3, disagrees_since=OPENED_AT + 1), OPENED_AT + 6, Seal(WANTED), id="the records are the truth"
+    ),
     pytest.param(
         view_of(2, disagrees_since=OPENED_AT),
         OPENED_AT,
@@ -142,7 +149,7 @@ def test_a_run_that_some_have_left_waits_for_others_to_come() -> None:
 
 @pytest.mark.parametrize("field", ["finished_count", "spent_count", "left_count"])
 def test_a_loss_that_the_others_can_make_good_ends_nothing(field: str) -> None:
-    view = view_of(2, joinable_count=3, **{field: 1})
+    view = view_of(2, joinable_fit=3, **{field: 1})
     assert decide_seal(view, OPENED_AT, RULES) == waits(NeedsNodes(2, 3, ()), OPENED_AT + 600)
 
 
@@ -186,11 +193,11 @@ def views(draw: st.DrawFn) -> SealView:
         arrived,
         awaited=arrivals(range(50, 50 + awaited)),
         world=tuple(arrivals(draw(st.lists(st.integers(1, 9), unique=True, max_size=3))).values()),
-        joinable_count=arrived + awaited + draw(st.integers(0, 3)),
+        joinable_fit=arrived + awaited + draw(st.integers(0, 3)),
         finished_count=draw(st.integers(0, 2)),
         spent_count=draw(st.integers(0, 2)),
         left_count=draw(st.integers(0, 2)),
-        enough_since=draw(moments) if arrived >= RULES.world_size else None,
+        enough_since=draw(moments) if arrived >= WANTED else None,
         disagrees_since=draw(st.none() | moments),
     )
 
@@ -227,8 +234,8 @@ def test_waiting_ends_by_the_last_of_all_deadlines(view: SealView, now: float) -
 
 @given(view=views(), now=moments)
 def test_a_seal_is_never_early(view: SealView, now: float) -> None:
-    if decide_seal(view, now, RULES) == Seal():
-        assert len(view.arrived) >= RULES.world_size
+    if decide_seal(view, now, RULES) == Seal(WANTED):
+        assert len(view.arrived) >= WANTED
         assert not view.awaited or now >= view.opened_at + RULES.last_call_s
         assert view.enough_since is not None
         assert now >= view.enough_since + RULES.settle_s
@@ -237,24 +244,27 @@ def test_a_seal_is_never_early(view: SealView, now: float) -> None:
 
 @given(view=views(), now=moments, is_survivor=st.booleans())
 def test_one_more_arrival_never_makes_a_cycle_worse(view: SealView, now: float, is_survivor: bool) -> None:
-    more = replace(view, arrived={**view.arrived, **arrivals([99])}, joinable_count=view.joinable_count + 1)
+    more = replace(
+        view, arrived={**view.arrived, **arrivals([99])}, fit=view.fit + 1, joinable_fit=view.joinable_fit + 1
+    )
     if is_survivor and view.awaited:
         back = next(iter(view.awaited))
         more = replace(
             view,
             arrived={**view.arrived, back: view.awaited[back]},
+            fit=view.fit + 1,
             awaited={name: value for name, value in view.awaited.items() if name != back},
         )
-    if len(more.arrived) == RULES.world_size:
+    if len(more.arrived) == WANTED:
         more = replace(more, enough_since=now)
     before, after = decide_seal(view, now, RULES), decide_seal(more, now, RULES)
-    if before == Seal():
-        assert after == Seal()
+    if before == Seal(WANTED):
+        assert after == Seal(WANTED)
     if not isinstance(before, GiveUp):
         assert not isinstance(after, GiveUp)
 
 
 @given(view=views(), now=moments)
 def test_enough_arrivals_are_never_given_up(view: SealView, now: float) -> None:
-    if len(view.arrived) >= RULES.world_size:
+    if len(view.arrived) >= WANTED:
         assert not isinstance(decide_seal(view, now, RULES), GiveUp)

@@ -131,7 +131,11 @@ class Stage:
                 return f"hears goodbye of {entry.node}: {entry.outcome}"
             case journal.NodeUnhealthy():
                 return f"hears that {entry.node} is unhealthy: {entry.reason}"
-            case journal.NodesCalled():
+            case journal.CyclePlaced():
+                return f"places cycle {entry.cycle_id}: {entry.summary}"
+            case journal.CycleCalled(nodes=()):
+                return f"asks for a checkpoint: {entry.reason}"
+            case journal.CycleCalled():
                 return f"asks {', '.join(entry.nodes)} to go: {entry.reason}"
             case journal.WorkersEnded():
                 return f"hears of a failure: {entry.failure}"

@@ -253,7 +253,7 @@ class drained_are_not_placed(Checker):
     def opened(self, event: Opened) -> None:
         if isinstance(event.why, NodesDrain):
             roster = self._world.host.coordinator.roster
-            if roster.joinable_count() < self._settings.min_nodes:
+            if roster.joinable_fit(self._settings.placement_rules) < self._settings.min_nodes:
                 self.fail(f"cycle {event.cycle_id} was opened for a drain that leaves too few nodes")
 
 

@@ -1,0 +1,200 @@
+"""How large a world given nodes can form, and how much of it their spares can lose.
+
+Counts only; who gets which rank is `placement`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ft_rendezvous.core.model import NodeInfo
+
+
+class Ranks(StrEnum):
+    STICKY = "sticky"
+    TOPOLOGY = "topology"
+    """Every cycle is placed as if it were the first."""
+
+
+class Spread(StrEnum):
+    NONE = "none"
+    DOMAINS = "domains"
+    """Spares are left in as many domains as possible."""
+
+
+class Policy(StrEnum):
+    FIXED = "fixed"
+    """MIN nodes train."""
+    ELASTIC = "elastic"
+    """As many as there are, from MIN to MAX."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementRules:
+    """The settings a placement depends on. Sizes are multiples of `block`."""
+
+    min_nodes: int
+    max_nodes: int
+    segment: int = 1
+    unit_size: int = 1
+    ranks: Ranks = Ranks.STICKY
+    spread: Spread = Spread.NONE
+    policy: Policy = Policy.FIXED
+
+    @property
+    def block(self) -> int:
+        """Nodes come and go in blocks: a unit, which holds whole segments, or a segment."""
+        return max(self.unit_size, self.segment)
+
+    @property
+    def block_name(self) -> str:
+        return "unit" if self.unit_size > 1 else "segment"
+
+    @property
+    def needs_domain(self) -> bool:
+        return self.segment > 1 or self.spread is Spread.DOMAINS
+
+    @property
+    def needs_unit(self) -> bool:
+        return self.unit_size > 1
+
+    def world_size(self, capacity: int) -> int:
+        """The largest allowed world for a capacity; 0 if there is none."""
+        most = self.max_nodes if self.policy is Policy.ELASTIC else self.min_nodes
+        size = min(most, capacity) // self.block * self.block
+        return size if size >= self.min_nodes else 0
+
+
+# --- capacity ---------------------------------------------------------------------------------------
+
+Counts = Mapping[str | None, int]
+"""Nodes by domain."""
+
+
+def capacity(nodes: Collection[NodeInfo], rules: PlacementRules) -> int:
+    """How many of these nodes can be placed together."""
+    if rules.block == 1:
+        return len(nodes)
+    return sum(_blocks_in(counts, rules) for counts in _count(nodes, rules).values()) * rules.block
+
+
+def is_complete(unit: Iterable[NodeInfo], rules: PlacementRules) -> bool:
+    """Whether the nodes of one unit can train: there are enough of them, in whole segments."""
+    return _blocks_in(Counter(node.domain_id for node in unit), rules) == 1
+
+
+def leftovers(nodes: Iterable[NodeInfo], rules: PlacementRules) -> list[str]:
+    """What the nodes that fill no block are, for people: `1 in domain A`."""
+    if not rules.needs_unit:
+        counts = Counter(node.domain_id for node in nodes)
+        over = {domain: count - _fit(domain, count, rules) * rules.segment for domain, count in counts.items()}
+        return [f"{over[domain]} in {_name(domain)}" for domain in sorted(over, key=natural_key) if over[domain]]
+    units = _count(nodes, rules)
+    short = {unit: sum(counts.values()) for unit, counts in units.items() if not _blocks_in(counts, rules)}
+    return [f"{short[unit]} of {rules.unit_size} in unit {unit}" for unit in sorted(short, key=natural_key)]
+
+
+def natural_key(name: str | None) -> tuple[object, ...]:
+    """No name comes first; numbers in names count as numbers: rack2 comes before rack10."""
+    parts: list[object] = list(re.split(r"([0-9]+)", name or ""))
+    parts[1::2] = [int(str(part)) for part in parts[1::2]]
+    return (name is not None, parts, name)
+
+
+def _name(domain: str | None) -> str:
+    return "no domain" if domain is None else f"domain {domain}"
+
+
+def _count(nodes: Iterable[NodeInfo], rules: PlacementRules) -> Mapping[str, Counts]:
+    """The nodes by what blocks are made of: every unit's by domain, or where there are no units all by domain."""
+    if not rules.needs_unit:
+        return {"": Counter(node.domain_id for node in nodes)}
+    units: dict[str, Counter[str | None]] = defaultdict(Counter)
+    for node in nodes:
+        if node.unit_id is not None:
+            units[node.unit_id][node.domain_id] += 1
+    return units
+
+
+def _blocks_in(counts: Counts, rules: PlacementRules) -> int:
+    segments = sum(_fit(domain, count, rules) for domain, count in counts.items())
+    return min(1, segments * rules.segment // rules.unit_size) if rules.needs_unit else segments
+
+
+def _fit(domain: str | None, count: int, rules: PlacementRules) -> int:
+    """Whole segments of one domain; where it matters, nodes without a domain share nothing."""
+    return 0 if domain is None and rules.segment > 1 else count // rules.segment
+
+
+# --- what can be lost -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """What can be lost without having to wait for a replacement."""
+
+    any_nodes: int
+    """So many nodes, whichever they are."""
+    nodes: int
+    """Of the active nodes, those that can be lost if only one is."""
+    of_nodes: int
+    domains: int
+    """Of the active nodes' domains, those that can be lost whole if only one is."""
+    of_domains: int
+
+    def __str__(self) -> str:
+        if self.nodes == 0:
+            return "no loss"
+        nodes = f"any {self.any_nodes} node{'' if self.any_nodes == 1 else 's'}, alone {self.nodes} of {self.of_nodes}"
+        return nodes + (f" and {self.domains} of {self.of_domains} domains" if self.of_domains else "")
+
+
+def cover_of(active: Collection[NodeInfo], nodes: Iterable[NodeInfo], rules: PlacementRules) -> Cover:
+    """What may be lost of a world, given all nodes that are there, the active ones included."""
+    pools = _count(nodes, rules)
+    spare = sum(_blocks_in(counts, rules) for counts in pools.values()) - rules.min_nodes // rules.block
+    held = Counter((node.unit_id or "" if rules.needs_unit else "", node.domain_id) for node in active)
+    lost_whole = dict.fromkeys((domain for _, domain in held if domain is not None), 0)
+    for counts in pools.values():
+        for domain in lost_whole.keys() & counts.keys():
+            lost_whole[domain] += _lost_blocks(counts, domain, counts[domain], rules)
+    return Cover(
+        any_nodes=_least_loss(pools.values(), spare + 1, rules) - 1,
+        nodes=sum(
+            count for (pool, domain), count in held.items() if _lost_blocks(pools[pool], domain, 1, rules) <= spare
+        ),
+        of_nodes=len(active),
+        domains=sum(lost <= spare for lost in lost_whole.values()),
+        of_domains=len(lost_whole),
+    )
+
+
+def _lost_blocks(counts: Counts, domain: str | None, lost: int, rules: PlacementRules) -> int:
+    """How many blocks of a pool go with so many nodes of a domain."""
+    return _blocks_in(counts, rules) - _blocks_in({**counts, domain: counts[domain] - lost}, rules)
+
+
+def _least_loss(pools: Iterable[Counts], blocks: int, rules: PlacementRules) -> int:
+    """The fewest nodes whose loss costs so many blocks."""
+    if not rules.needs_unit:
+        return sum(_least_nodes(counts, blocks, rules) for counts in pools)
+    complete = [counts for counts in pools if _blocks_in(counts, rules)]
+    wanted = rules.unit_size // rules.segment
+    costs = (
+        _least_nodes(counts, sum(_fit(*item, rules) for item in counts.items()) - wanted + 1, rules)
+        for counts in complete
+    )
+    return sum(sorted(costs)[:blocks])
+
+
+def _least_nodes(counts: Counts, segments: int, rules: PlacementRules) -> int:
+    """The fewest nodes of a pool whose loss costs so many segments.
+
+    A domain's first segment goes with one node more than fill no segment; every other goes with a whole segment.
+    """
+    firsts = sorted(count % rules.segment + 1 for domain, count in counts.items() if _fit(domain, count, rules))
+    return sum(firsts[:segments]) + rules.segment * max(0, segments - len(firsts))

@@ -1,0 +1,181 @@
+"""Why a placement is as it is: for every node the reason, for every cycle one line.
+
+Reads a placement afterwards and decides nothing, so that placing costs no explanation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from ft_rendezvous.core.capacity import Cover, PlacementRules, Ranks, cover_of
+from ft_rendezvous.core.model import NAMED, Arrival, NodeInfo, Placement, node_name
+
+# --- reasons ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    def __str__(self) -> str:
+        return "keeps its rank"
+
+
+@dataclass(frozen=True, slots=True)
+class CameBack:
+    def __str__(self) -> str:
+        return "came back to the rank of its infra rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Replaces:
+    node: str
+    is_same_domain: bool
+
+    def __str__(self) -> str:
+        where = "of the same domain" if self.is_same_domain else "of another domain"
+        return f"in place of {self.node}, {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    was: int
+    """Its rank in the last world."""
+
+    def __str__(self) -> str:
+        return f"had rank {self.was}"
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    def __str__(self) -> str:
+        return "next in topology order"
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    def __str__(self) -> str:
+        return "spare: every rank is taken"
+
+
+@dataclass(frozen=True, slots=True)
+class TooFew:
+    """Its domain or unit cannot fill another block."""
+
+    where: str
+    have: int
+    need: int
+    block: str
+
+    def __str__(self) -> str:
+        return f"spare: {self.where} has {self.have} left, a {self.block} takes {self.need}"
+
+
+@dataclass(frozen=True, slots=True)
+class Nowhere:
+    """It does not say where it is, and that is needed."""
+
+    what: str
+
+    def __str__(self) -> str:
+        return f"spare: it has no {self.what}"
+
+
+Reason = Kept | CameBack | Replaces | Moved | InOrder | Spare | TooFew | Nowhere
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One node of a placement."""
+
+    rank: int | None
+    node: NodeInfo
+    reason: Reason
+
+
+def explain(
+    placement: Placement, arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules
+) -> list[Line]:
+    """A line for every node, ranks first."""
+    rank_before = {seat.incarnation: rank for rank, seat in enumerate(previous)}
+    lines = [
+        Line(rank, arrived[incarnation].node, _why_here(rank, arrived[incarnation], previous, rank_before, rules))
+        for rank, incarnation in enumerate(placement.ranks)
+    ]
+    standbys = [arrived[incarnation].node for incarnation in placement.standbys]
+    left = Counter(_pool_of(node, rules) for node in standbys)
+    return lines + [Line(None, node, _why_spare(node, left, rules)) for node in standbys]
+
+
+def _why_here(
+    rank: int, arrival: Arrival, previous: Sequence[Arrival], rank_before: Mapping[str, int], rules: PlacementRules
+) -> Reason:
+    was = rank_before.get(arrival.incarnation)
+    if was is not None:
+        return Kept() if was == rank else Moved(was)
+    if rank >= len(previous) or rules.ranks is Ranks.TOPOLOGY:
+        return InOrder()
+    gone, node = previous[rank].node, arrival.node
+    if gone.infra_rank is not None and gone.infra_rank == node.infra_rank:
+        return CameBack()
+    return Replaces(node_name(gone), gone.domain_id == node.domain_id)
+
+
+def _pool_of(node: NodeInfo, rules: PlacementRules) -> str | None:
+    return node.unit_id if rules.needs_unit else node.domain_id
+
+
+def _why_spare(node: NodeInfo, left: Mapping[str | None, int], rules: PlacementRules) -> Reason:
+    pool = _pool_of(node, rules)
+    if pool is None and rules.block > 1:
+        return Nowhere("unit" if rules.needs_unit else "domain")
+    if left[pool] < rules.block:
+        where = "unit" if rules.needs_unit else "domain"
+        return TooFew(f"{where} {pool}", left[pool], rules.block, rules.block_name)
+    return Spare()
+
+
+# --- one line per cycle -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a placement changed, and what may happen next."""
+
+    kept: int
+    moved: int
+    """Nodes of the last world with another rank."""
+    new: int
+    changes: tuple[tuple[int, str, Reason], ...]
+    """Rank, node and reason of the first few that were not there before."""
+    cover: Cover
+
+    def __str__(self) -> str:
+        changes = "; ".join(f"rank {rank} {node}, {reason}" for rank, node, reason in self.changes)
+        more = self.moved + self.new - len(self.changes)
+        tail = f": {changes}" + (f" and {more} more" if more else "") if changes else ""
+        return f"kept={self.kept} moved={self.moved} new={self.new}; spares cover {self.cover}{tail}"
+
+
+def summarize(
+    placement: Placement, arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules
+) -> Summary:
+    """A placement in one line."""
+    rank_before = {seat.incarnation: rank for rank, seat in enumerate(previous)}
+    others = [(rank, name) for rank, name in enumerate(placement.ranks) if rank_before.get(name) != rank]
+    moved = sum(name in rank_before for _, name in others)
+    # Nobody was anywhere before the first world: there is nothing to tell.
+    told = others if previous else []
+    return Summary(
+        kept=len(placement.ranks) - len(others),
+        moved=moved,
+        new=len(others) - moved,
+        changes=tuple(
+            (rank, node_name(arrived[name].node), _why_here(rank, arrived[name], previous, rank_before, rules))
+            for rank, name in islice(told, NAMED)
+        ),
+        cover=cover_of(
+            [arrived[name].node for name in placement.ranks], [arrival.node for arrival in arrived.values()], rules
+        ),
+    )

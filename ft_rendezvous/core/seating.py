@@ -1,0 +1,41 @@
+"""Everybody's line in a sealed cycle, and the ranks of the workers behind it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from ft_rendezvous.core.model import Arrival, NodeInfo, Placement, Seat, WorkerRanks
+
+
+def rank_workers(nodes: Sequence[NodeInfo]) -> list[WorkerRanks] | None:
+    """Global and role ranks of every node's workers, nodes given by rank.
+
+    The same prefix sums torch's agent works out through the store; None where a node did not say how many
+    workers it starts, and then the agent does it its own way.
+    """
+    role_sizes: dict[str, int] = defaultdict(int)
+    shapes: list[tuple[str, int]] = []
+    for node in nodes:
+        if node.role is None or node.local_world_size is None:
+            return None
+        role_sizes[node.role] += node.local_world_size
+        shapes.append((node.role, node.local_world_size))
+    global_size = sum(size for _, size in shapes)
+    role_ranks: dict[str, int] = defaultdict(int)
+    base = 0
+    result: list[WorkerRanks] = []
+    for role, size in shapes:
+        result.append(WorkerRanks(base, global_size, role_ranks[role], role_sizes[role]))
+        base += size
+        role_ranks[role] += size
+    return result
+
+
+def seat(placement: Placement, arrivals: Mapping[str, Arrival]) -> dict[str, Seat]:
+    """Everybody's line in a sealed cycle."""
+    workers = rank_workers([arrivals[incarnation].node for incarnation in placement.ranks])
+    seats = {
+        incarnation: Seat(rank, workers[rank] if workers else None) for rank, incarnation in enumerate(placement.ranks)
+    }
+    return seats | {incarnation: Seat(None) for incarnation in placement.standbys}

@@ -1,0 +1,49 @@
+"""What nobody can need any more is deleted: read events, cycles nobody looks back to, fences of the past.
+
+Written as moves, so it performs nothing itself. Decides nothing about the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ft_rendezvous import board
+from ft_rendezvous.core.model import Opened, View
+from ft_rendezvous.ports import Move
+from ft_rendezvous.registry import Registry
+from ft_rendezvous.wire import Keys
+
+
+@dataclass(slots=True)
+class Sweeper:
+    keys: Keys
+    registry: Registry
+    opened_by: dict[int, int] = field(init=False, default_factory=dict)
+    """The event that opened each cycle whose keys are still in the store."""
+    deleted_events: int = field(init=False, default=0)
+
+    def begin_cycle(self, opened: Opened) -> None:
+        self.opened_by[opened.cycle_id] = opened.no
+
+    def sweep(self, view: View, published_before: int) -> Move[None]:
+        """Delete events that every live node has acted upon, and cycles that nobody can look back to.
+
+        `published_before` is the last event that was published before the logs were last read. A newcomer writes its
+        arrival before it reads the head, so whoever is not in that read will start from that event, or a later one:
+        those are kept. A log is read once more after its second successor opened, because a newcomer may have written
+        there until then.
+        """
+        acted = self.registry.leases.acknowledged_by_all(self.deleted_events)
+        done = min(acted, published_before - 1)
+        yield from board.delete_events(self.keys, self.deleted_events + 1, done, view.opened.channels)
+        self.deleted_events = max(self.deleted_events, done)
+        while self._is_forgotten(self.registry.readers[0].cycle_id, view, acted):
+            old = self.registry.readers.pop(0)
+            del self.opened_by[old.cycle_id]
+            yield from board.delete_cycle(self.keys, old.cycle_id, old.shards)
+        while self.registry.fenced_in and self.registry.fenced_in[0][0] < self.registry.readers[0].cycle_id:
+            yield from board.end_fence(self.keys, self.registry.fenced_in.pop(0)[1])
+
+    def _is_forgotten(self, cycle_id: int, view: View, acted: int) -> bool:
+        is_old = view.sealed is not None and cycle_id < view.cycle_id - 1
+        return is_old and self.opened_by[cycle_id + 1] <= acted
