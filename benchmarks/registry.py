@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import codec, form, read
+from benchmarks import codec, form, placement, read
 from benchmarks.measure import Case
 
-BENCHMARKS: dict[str, Callable[[bool], list[Case]]] = {module.NAME: module.cases for module in (codec, read, form)}
+BENCHMARKS: dict[str, Callable[[bool], list[Case]]] = {
+    module.NAME: module.cases for module in (codec, placement, read, form)
+}

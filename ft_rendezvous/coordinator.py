@@ -41,6 +41,7 @@ from ft_rendezvous.core.placement import place
 from ft_rendezvous.core.roster import Fence, Roster
 from ft_rendezvous.core.sealing import GiveUp, Seal, SealView, Wait, WaitReason, decide_seal
 from ft_rendezvous.core.seating import seat
+from ft_rendezvous.core.snapshot import take_snapshot
 from ft_rendezvous.ports import Clock, Move
 from ft_rendezvous.registry import Registry
 from ft_rendezvous.settings import RunSettings, format_endpoint
@@ -179,7 +180,9 @@ class Coordinator:
         targets = self.roster.find(request.target) if request.kind is RequestKind.DRAIN else []
         targets = [target for target in targets if self.roster.can_drain(target)]
         found = tuple(self.roster.describe(target) for target in targets)
-        answer = decide_request(request, Standing(self.phase, self.cycle_id, self.verdict, self._drain(), found))
+        roster = self._tell_roster() if request.kind is RequestKind.ROSTER else ""
+        standing = Standing(self.phase, self.cycle_id, self.verdict, self._drain(), found, roster)
+        answer = decide_request(request, standing)
         yield from board.publish_answer(self.keys, answer)
         if not answer.is_granted:
             return []
@@ -190,6 +193,10 @@ class Coordinator:
             case RequestKind.RESTART:
                 self.roster.ask_restart("an operator", request.reason)
         return [target for target in targets if self.roster.drain(target)]
+
+    def _tell_roster(self) -> str:
+        snapshot = take_snapshot(self.roster, self.settings.run_id, self.cycle_id, self.settings.as_dict())
+        return msgspec.json.encode(snapshot).decode()
 
     def _call(self, draining: Sequence[str], reason: str) -> Move[None]:
         """Say that the next cycle opens when it suits the workers, and ask nodes to give up their places in it."""

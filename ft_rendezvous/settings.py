@@ -273,6 +273,12 @@ def parse_settings(
     return Settings(run=run, node=node)
 
 
+def rules_from(min_nodes: int, max_nodes: int, conf: Mapping[str, Any]) -> PlacementRules:
+    """Placement rules that belong to no run, checked as a run's are."""
+    values = values_for(RunSettings, conf)
+    return RunSettings(run_id="none", min_nodes=min_nodes, max_nodes=max_nodes, **values).placement_rules
+
+
 def differing_keys(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     """What two nodes of one run disagree on, with both values."""
     return [

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from ft_rendezvous import __version__
 from ft_rendezvous.cli.exits import FAILED, MISUSED, EndedBySignal, ended_by_signal, leave_at_once
+from ft_rendezvous.core.capacity import Policy, Ranks, Spread
 from ft_rendezvous.errors import ConfigError
 
 app = typer.Typer(
@@ -165,6 +166,46 @@ def close(endpoint: Endpoint, reason: Reason = "") -> None:
     Exit code: 0 the run is closed, 2 there is no such run, or it is closed already.
     """
     _operate("close", endpoint, "", reason)
+
+
+@app.command()
+def explain(  # noqa: PLR0917
+    source: Annotated[str, typer.Argument(metavar="ROSTER|HOST:PORT", help="A roster file, or a live run's endpoint.")],
+    nnodes: Annotated[
+        str | None, typer.Option(metavar="MIN:MAX", help="As torchrun's; a live run has its own.")
+    ] = None,
+    segment: Annotated[int | None, typer.Option(metavar="N", help="Blocks of N ranks within one domain.")] = None,
+    unit_size: Annotated[int | None, typer.Option(metavar="N", help="N nodes of one unit train, or none.")] = None,
+    ranks: Annotated[Ranks | None, typer.Option(help="Whether survivors keep their ranks.")] = None,
+    spread: Annotated[Spread | None, typer.Option(help="Where spares are left.")] = None,
+    policy: Annotated[Policy | None, typer.Option(help="MIN nodes train, or as many as there are up to MAX.")] = None,
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT",
+            help="What if this were lost: an infra rank, an address, domain:NAME or unit:NAME; several joined by "
+            "commas are lost together. Can be given more than once.",
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(dir_okay=False, metavar="FILE", help="Keep the roster, to be explained later.")
+    ] = None,
+) -> None:
+    """Who would train with which rank, and why; and what would happen if a node or a domain were lost.
+
+    Of a live run it tells what the next cycle would be, if it were sealed now. Nothing is changed. Options go before
+    what the run, or the file, says. docs/placement.md shows such a file.
+
+    Exit code: 0 it is explained, also if the run would wait; 2 there is no such roster or run.
+    """
+    from ft_rendezvous.cli.explain import Question, explain_placement  # noqa: PLC0415
+
+    given = {"nnodes": nnodes, "segment": segment, "unit_size": unit_size}
+    given |= {"ranks": ranks, "spread": spread, "policy": policy}
+    rules = {key: str(value) for key, value in given.items() if value is not None}
+    with _telling_errors("nothing was changed"):
+        for line in explain_placement(Question(source, rules, lose or [], save)):
+            print(line)
 
 
 def _operate(kind: str, endpoint: str, target: str, reason: str) -> None:

@@ -149,8 +149,12 @@ class Cover:
     def __str__(self) -> str:
         if self.nodes == 0:
             return "no loss"
-        nodes = f"any {self.any_nodes} node{'' if self.any_nodes == 1 else 's'}, alone {self.nodes} of {self.of_nodes}"
-        return nodes + (f" and {self.domains} of {self.of_domains} domains" if self.of_domains else "")
+        losses = [f"{self.nodes} of {self.of_nodes} single nodes"]
+        if self.any_nodes:
+            losses.insert(0, f"any {self.any_nodes} node{'' if self.any_nodes == 1 else 's'}")
+        if self.of_domains:
+            losses.append(f"{self.domains} of {self.of_domains} single domains")
+        return ", ".join(losses)
 
 
 def cover_of(active: Collection[NodeInfo], nodes: Iterable[NodeInfo], rules: PlacementRules) -> Cover:

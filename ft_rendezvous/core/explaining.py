@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from ft_rendezvous.core.capacity import Cover, PlacementRules, Ranks, cover_of
+from ft_rendezvous.core.capacity import Cover, PlacementRules, Ranks, capacity, cover_of
 from ft_rendezvous.core.model import NAMED, Arrival, NodeInfo, Placement, node_name
+from ft_rendezvous.core.placement import place
+from ft_rendezvous.core.sealing import NeedsBlocks, NeedsNodes, find_lack
 
 # --- reasons ----------------------------------------------------------------------------------------
 
@@ -134,6 +136,31 @@ def _why_spare(node: NodeInfo, left: Mapping[str | None, int], rules: PlacementR
         where = "unit" if rules.needs_unit else "domain"
         return TooFew(f"{where} {pool}", left[pool], rules.block, rules.block_name)
     return Spare()
+
+
+# --- what would be -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a cycle would be sealed with if these nodes arrived and nobody else did."""
+
+    lack: NeedsNodes | NeedsBlocks | None
+    """Why it would not be."""
+    lines: Sequence[Line] = ()
+    world: tuple[Arrival, ...] | None = None
+    cover: Cover | None = None
+
+
+def foresee(arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules) -> Outlook:
+    nodes = [arrival.node for arrival in arrived.values()]
+    size = rules.world_size(capacity(nodes, rules))
+    if size == 0:
+        return Outlook(find_lack(arrived, (), rules))
+    placement = place(arrived, previous, size, rules)
+    world = tuple(arrived[incarnation] for incarnation in placement.ranks)
+    cover = cover_of([arrival.node for arrival in world], nodes, rules)
+    return Outlook(None, explain(placement, arrived, previous, rules), world, cover)
 
 
 # --- one line per cycle -----------------------------------------------------------------------------

@@ -8,6 +8,9 @@ from ft_rendezvous.core.lifecycle import Phase
 from ft_rendezvous.core.model import NAMED, Answer, Request, RequestKind, Verdict
 from ft_rendezvous.core.moving import Drain
 
+LONGEST_ANSWER = 7 << 20
+"""In bytes. A TCPStore hangs up on whoever sets a value of more than 8 MiB, and that would be the coordinator."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -19,6 +22,8 @@ class Standing:
     drain: Drain | None
     found: tuple[str, ...]
     """Names of the live nodes a drain is about, and that are not draining yet."""
+    roster: str = ""
+    """Who is there, where that is asked for."""
 
 
 def decide_request(request: Request, run: Standing) -> Answer:
@@ -33,6 +38,10 @@ def _judge(request: Request, run: Standing) -> tuple[bool, str]:
     match request.kind:
         case RequestKind.CLOSE:
             return True, "closed"
+        case RequestKind.ROSTER if len(run.roster) > LONGEST_ANSWER:
+            return False, f"its roster of {len(run.roster)} bytes is more than the store holds in one value"
+        case RequestKind.ROSTER:
+            return True, run.roster
         case RequestKind.DRAIN if not run.found:
             return False, f"no live node {request.target!r} that is not draining"
         case RequestKind.DRAIN:

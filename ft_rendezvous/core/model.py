@@ -113,6 +113,8 @@ class RequestKind(StrEnum):
     RESTART = "restart"
     DRAIN = "drain"
     CLOSE = "close"
+    ROSTER = "roster"
+    """Only to know who is there; an operator's."""
 
 
 class Request(Record, frozen=True, kw_only=True, tag="request"):
@@ -334,6 +336,7 @@ def node_key(node: NodeInfo) -> str:
 
 
 def node_name(node: NodeInfo) -> str:
-    """How logs and errors call a node."""
-    rank = "" if node.infra_rank is None else f"infra rank {node.infra_rank} at "
-    return f"{rank}{node.addr} pid {node.pid}"
+    """How logs and errors call a node. What a roster in a file leaves out is left out."""
+    where = f"{node.addr} pid {node.pid}" if node.pid else node.addr
+    rank = "" if node.infra_rank is None else f"infra rank {node.infra_rank}"
+    return f"{rank} at {where}" if rank and where else rank or where

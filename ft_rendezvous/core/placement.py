@@ -135,9 +135,9 @@ class _Layout:
         if self.rank_before:
             # Whoever trained in the last world and lost its rank goes before those who did not.
             pool.free.sort(key=lambda arrival: self.rank_before.get(arrival.incarnation, len(self.previous)))
-        starts = sorted(start for _, start in pool.homes[:room])
-        self._fill_holes([rank for start in starts for rank in self._span(start) if self.ranks[rank] is None], pool)
-        return starts
+        torn = sorted(start for minus_survivors, start in pool.homes[:room] if -minus_survivors < self.segment)
+        self._fill_holes([rank for start in torn for rank in self._span(start) if self.ranks[rank] is None], pool)
+        return [start for _, start in pool.homes[:room]]
 
     def _span(self, start: int) -> range:
         return range(start, start + self.segment)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from ft_rendezvous.core.capacity import PlacementRules, leftovers
+from ft_rendezvous.core.capacity import PlacementRules, capacity, leftovers
 from ft_rendezvous.core.model import NAMED, Arrival, VerdictKind, node_name
 
 
@@ -157,7 +157,7 @@ def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
         return hopeless
     if size == 0:
         deadline = view.opened_at + rules.join_s
-        reason = _find_lack(view, rules.placement)
+        reason = find_lack(view.arrived, _missing(view), rules.placement)
         if now >= deadline:
             return GiveUp(VerdictKind.FAILED, f"join_timeout of {rules.join_s:g} s is over: {reason}")
         return Wait(reason, deadline)
@@ -191,11 +191,15 @@ def _find_hopeless(view: SealView, rules: PlacementRules) -> GiveUp | None:
     return None
 
 
-def _find_lack(view: SealView, rules: PlacementRules) -> NeedsNodes | NeedsBlocks:
-    if len(view.arrived) < rules.min_nodes:
-        return NeedsNodes(len(view.arrived), rules.min_nodes, _missing(view))
-    lacking = leftovers((arrival.node for arrival in view.arrived.values()), rules)
-    return NeedsBlocks(view.fit, rules.min_nodes, rules.block_name, rules.block, tuple(lacking[:NAMED]))
+def find_lack(
+    arrived: Mapping[str, Arrival], missing: tuple[str, ...], rules: PlacementRules
+) -> NeedsNodes | NeedsBlocks:
+    """What those who have arrived need to be a world, given that they are none."""
+    if len(arrived) < rules.min_nodes:
+        return NeedsNodes(len(arrived), rules.min_nodes, missing)
+    nodes = [arrival.node for arrival in arrived.values()]
+    lacking = tuple(leftovers(nodes, rules)[:NAMED])
+    return NeedsBlocks(capacity(nodes, rules), rules.min_nodes, rules.block_name, rules.block, lacking)
 
 
 def _hoped_for(view: SealView, rules: PlacementRules) -> int:

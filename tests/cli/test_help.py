@@ -31,6 +31,20 @@ def test_no_command_shows_the_help(shell: Shell) -> None:
             ["--nodes", "--spares", "--steps", "--lease", "--no-kill", "--dir", "--keep", "--timeout", "Exit code"],
         ),
         ("serve", ["--endpoint", "--rdzv-id", "--nnodes", "--rdzv-conf", "--log-level", "Exit code"]),
+        (
+            "explain",
+            [
+                "--nnodes",
+                "--segment",
+                "--unit-size",
+                "--ranks",
+                "--spread",
+                "--policy",
+                "--lose",
+                "--save",
+                "Exit code",
+            ],
+        ),
         ("settings", ["--rdzv-conf"]),
     ],
 )

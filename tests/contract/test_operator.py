@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
+from ft_rendezvous.cli.explain import Question, explain_placement
 from ft_rendezvous.core.model import RequestKind
+from ft_rendezvous.core.snapshot import Snapshot
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.operator import Operator
 from tests.contract.live import live_run
@@ -24,6 +29,29 @@ def test_an_operator_is_answered_and_the_answer_is_taken_away() -> None:
         store = run.host._served._store
         assert store is not None
         assert not [key for key in store.list_keys() if "/answer/" in key]
+
+
+def test_an_operator_learns_who_is_there_and_who_had_which_rank() -> None:
+    with live_run() as run:
+        run.seal(run.node(0, infra_rank=4, domain_id="A"), run.node(1, infra_rank=7, domain_id="B"))
+        answer = Operator(f"127.0.0.1:{run.port}").ask(RequestKind.ROSTER)
+        assert answer.is_granted
+        snapshot = msgspec.json.decode(answer.text, type=Snapshot)
+        assert (snapshot.run_id, snapshot.cycle_id) == ("live", 1)
+        assert snapshot.settings == run.settings.as_dict()
+        found = {(node.infra_rank, node.domain, node.rank, node.gone) for node in snapshot.nodes}
+        assert found == {(4, "A", 0, False), (7, "B", 1, False)}
+
+
+def test_a_live_run_is_explained_and_kept_in_a_file(tmp_path: Path) -> None:
+    kept = tmp_path / "roster.json"
+    with live_run() as run:
+        run.seal(run.node(0, infra_rank=4, domain_id="A"), run.node(1, infra_rank=7, domain_id="B"))
+        told = list(explain_placement(Question(f"127.0.0.1:{run.port}", {}, ["4"], kept)))
+    assert told[0] == "2 of 2 nodes train (--nnodes=2:4)"
+    assert [line.split()[-3:] for line in told[3:5]] == [["keeps", "its", "rank"]] * 2
+    assert told[-1] == "without 4 (1 node): the run waits: 1 of 2 nodes have arrived"
+    assert list(explain_placement(Question(str(kept), {}, ["4"]))) == told
 
 
 def test_a_run_without_nodes_is_closed_though_its_store_goes_at_once() -> None:

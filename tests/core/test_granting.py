@@ -10,15 +10,19 @@ from ft_rendezvous.core.model import Request, RequestKind, Verdict, VerdictKind
 from ft_rendezvous.core.moving import Drain
 from tests.core.build import EPOCH
 
-RESTART, DRAIN, CLOSE = RequestKind.RESTART, RequestKind.DRAIN, RequestKind.CLOSE
+RESTART, DRAIN, CLOSE, ROSTER = RequestKind.RESTART, RequestKind.DRAIN, RequestKind.CLOSE, RequestKind.ROSTER
 COVERED = Drain(("n1",), 100.0, is_covered=True, is_total=False)
 UNCOVERED = Drain(("n1",), 100.0, is_covered=False, is_total=True)
 
 
 def run(
-    phase: Phase = Phase.SEALED, drain: Drain | None = None, found: tuple[str, ...] = (), verdict: Verdict | None = None
+    phase: Phase = Phase.SEALED,
+    drain: Drain | None = None,
+    found: tuple[str, ...] = (),
+    verdict: Verdict | None = None,
+    roster: str = "",
 ) -> Standing:
-    return Standing(phase, 3, verdict, drain, found)
+    return Standing(phase, 3, verdict, drain, found, roster)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +35,8 @@ def run(
         pytest.param(DRAIN, run(found=("a", "b")), True, "asked to go: a, b", id="drain"),
         pytest.param(DRAIN, run(Phase.OPEN, found=("a",)), True, "asked to go: a", id="drain before the seal"),
         pytest.param(DRAIN, run(), False, "no live node '7' that is not draining", id="drain of nobody"),
+        pytest.param(ROSTER, run(roster="{}"), True, "{}", id="roster"),
+        pytest.param(ROSTER, run(roster="x" * (8 << 20)), False, "more than the store holds", id="roster of too many"),
         pytest.param(CLOSE, run(), True, "closed", id="close"),
         pytest.param(CLOSE, run(Phase.OPEN), True, "closed", id="close before the seal"),
     ],

@@ -1,0 +1,78 @@
+"""`placement`: who gets which rank, for many nodes in 140 domains, in segments of 8. No store.
+
+"Sorting anew" orders all nodes by domain and infra rank and deals ranks out: no segment is kept within a domain, no
+survivor keeps its rank. It is the least that anybody who wants an order must do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from random import Random
+
+import msgspec
+
+from benchmarks.measure import OURS, Case, Sample, require, timed
+from benchmarks.nodes import make_arrivals
+from ft_rendezvous.core.capacity import PlacementRules
+from ft_rendezvous.core.model import Arrival
+from ft_rendezvous.core.placement import place
+
+NAME = "placement"
+DOMAINS = 140
+SEGMENT = 8
+TARGETS_S = {10_000: 0.03, 100_000: 0.5}
+"""What a sticky placement may take."""
+
+
+def cases(is_quick: bool) -> list[Case]:
+    counts = [10_000] if is_quick else list(TARGETS_S)
+    rounds = 5 if is_quick else 15
+    return [
+        Case(NAME, f"{count:,} nodes, {how}{target}", rounds, partial(_prepare, count, is_first))
+        for count in counts
+        for how, is_first, target in (
+            ("first world", True, ""),
+            ("sticky after a loss", False, f" (target {TARGETS_S[count] * 1000:g} ms)"),
+        )
+    ]
+
+
+@contextmanager
+def _prepare(count: int, is_first: bool) -> Iterator[Mapping[str, Sample]]:
+    """A crowd in no order, an eighth of it spares; one in a hundred is lost after the first world."""
+    rng = Random(count)
+    nodes = [_in_a_domain(arrival, number) for number, arrival in enumerate(make_arrivals(count))]
+    rng.shuffle(nodes)
+    arrived = {arrival.incarnation: arrival for arrival in nodes}
+    size = count * 7 // 8 // SEGMENT * SEGMENT
+    rules = PlacementRules(min_nodes=size, max_nodes=count, segment=SEGMENT)
+    previous: Sequence[Arrival] = ()
+    if not is_first:
+        previous = [arrived[name] for name in place(arrived, (), size, rules).ranks]
+        for lost in rng.sample(list(arrived), count // 100):
+            del arrived[lost]
+    yield {
+        OURS: partial(_sample, lambda: place(arrived, previous, size, rules).ranks, arrived, SEGMENT),
+        "sorting anew": partial(_sample, lambda: _sort(arrived)[:size], arrived, 1),
+    }
+
+
+def _in_a_domain(arrival: Arrival, number: int) -> Arrival:
+    node = msgspec.structs.replace(arrival.node, infra_rank=number, domain_id=f"rack{number % DOMAINS}")
+    return msgspec.structs.replace(arrival, node=node)
+
+
+def _sort(arrived: Mapping[str, Arrival]) -> Sequence[str]:
+    ordered = sorted(arrived.values(), key=lambda arrival: (arrival.node.domain_id, arrival.node.infra_rank))
+    return [arrival.incarnation for arrival in ordered]
+
+
+def _sample(work: Callable[[], Sequence[str]], arrived: Mapping[str, Arrival], segment: int) -> float:
+    seconds, ranks = timed(work)
+    require(len(set(ranks)) == len(ranks), "a node has two ranks")
+    for start in range(0, len(ranks), segment):
+        domains = {arrived[name].node.domain_id for name in ranks[start : start + segment]}
+        require(len(domains) == 1, f"the segment at rank {start} is in {len(domains)} domains")
+    return seconds

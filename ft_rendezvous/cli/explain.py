@@ -1,0 +1,157 @@
+"""`ftr explain`: a placement with the reason for each node, and what would follow from a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ft_rendezvous.cli.serve import parse_nnodes
+from ft_rendezvous.core.capacity import PlacementRules
+from ft_rendezvous.core.explaining import Kept, Line, Outlook, foresee
+from ft_rendezvous.core.model import Arrival, RequestKind, node_name
+from ft_rendezvous.core.roster import called
+from ft_rendezvous.core.snapshot import Snapshot, restore
+from ft_rendezvous.errors import ConfigError, StoreUnavailable
+from ft_rendezvous.settings import rules_from
+
+RULE_KEYS = ("nnodes", "segment", "unit_size", "ranks", "spread", "policy")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to explain."""
+
+    source: str
+    """A file, or the endpoint of a live run."""
+    rules: Mapping[str, str]
+    """Those that were given; others are the roster's own, or the defaults."""
+    losses: Sequence[str]
+    save: Path | None = None
+
+
+def explain_placement(question: Question) -> Iterator[str]:
+    """The answer, line by line. Raises ConfigError for what cannot be explained."""
+    snapshot = load_file(Path(question.source)) if Path(question.source).is_file() else ask_run(question.source)
+    if question.save is not None:
+        save_file(snapshot, question.save)
+    settings = {key: value for key, value in snapshot.settings.items() if key in RULE_KEYS} | dict(question.rules)
+    if "nnodes" not in settings:
+        raise ConfigError(f"{question.source} does not say how many nodes train: pass --nnodes MIN:MAX")
+    rules = rules_from(*parse_nnodes(settings.pop("nnodes")), settings)
+    try:
+        arrived, previous = restore(snapshot)
+    except ValueError as error:
+        raise ConfigError(f"{question.source}: {error}") from error
+    losses = [(loss, find_lost(loss, arrived)) for loss in question.losses]
+    outlook = foresee(arrived, previous, rules)
+    yield from _tell(outlook, len(arrived), rules)
+    for loss, lost in losses:
+        left = {name: arrival for name, arrival in arrived.items() if name not in lost}
+        world = previous if outlook.world is None else outlook.world
+        yield from _tell_loss(loss, len(lost), foresee(left, world, rules))
+
+
+# --- rosters ----------------------------------------------------------------------------------------
+
+
+def load_file(path: Path) -> Snapshot:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Snapshot)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(f'{path} is no roster: {error}; it looks like {{"nodes": [{{"infra_rank": 0}}]}}') from error
+
+
+def save_file(snapshot: Snapshot, path: Path) -> None:
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(snapshot)) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"--save {path}: {error.strerror}: choose another file") from error
+
+
+def ask_run(endpoint: str) -> Snapshot:
+    """The roster of a live run, from its coordinator."""
+    if ":" not in endpoint:
+        raise ConfigError(f"there is no file {endpoint!r}, and it is no HOST:PORT of a live run either")
+    # It imports torch, which takes seconds; a bad option is told before.
+    from ft_rendezvous.operator import Operator  # noqa: PLC0415
+
+    try:
+        answer = Operator(endpoint).ask(RequestKind.ROSTER)
+    except StoreUnavailable as error:
+        raise ConfigError(f"{error}: is its host alive?") from error
+    if not answer.is_granted:
+        raise ConfigError(f"the run at {endpoint} does not tell: {answer.text}")
+    return msgspec.json.decode(answer.text, type=Snapshot)
+
+
+def find_lost(loss: str, arrived: Mapping[str, Arrival]) -> set[str]:
+    """The nodes that a loss names: infra ranks, addresses, `domain:A` or `unit:7`, several joined by commas."""
+    found: set[str] = set()
+    for part in loss.split(","):
+        kind, _, name = part.partition(":")
+        named = {
+            incarnation
+            for incarnation, arrival in arrived.items()
+            if (kind == "domain" and arrival.node.domain_id == name)
+            or (kind == "unit" and arrival.node.unit_id == name)
+            or part in called(arrival.node)
+        }
+        if not named:
+            raise ConfigError(
+                f"--lose {loss}: there is no live node {part!r}: an infra rank, an address, domain:NAME or unit:NAME"
+            )
+        found |= named
+    return found
+
+
+# --- telling ----------------------------------------------------------------------------------------
+
+
+def _tell(outlook: Outlook, node_count: int, rules: PlacementRules) -> Iterator[str]:
+    if outlook.lack is not None:
+        yield f"the run waits: {outlook.lack}"
+        return
+    trains = sum(line.rank is not None for line in outlook.lines)
+    yield f"{trains} of {node_count} nodes train{_describe(rules)}"
+    yield ""
+    yield from _table(outlook.lines)
+    yield ""
+    yield f"spares cover {outlook.cover}"
+
+
+def _describe(rules: PlacementRules) -> str:
+    """The rules that are not the defaults."""
+    plain = PlacementRules(min_nodes=rules.min_nodes, max_nodes=rules.max_nodes)
+    names = ("policy", "segment", "unit_size", "ranks", "spread")
+    told = [f"{name}={getattr(rules, name)}" for name in names if getattr(rules, name) != getattr(plain, name)]
+    return f" (--nnodes={rules.min_nodes}:{rules.max_nodes}{''.join(f' {text}' for text in told)})"
+
+
+def _tell_loss(loss: str, count: int, outlook: Outlook) -> Iterator[str]:
+    yield ""
+    what = f"without {loss} ({count} node{'' if count == 1 else 's'})"
+    if outlook.lack is not None:
+        yield f"{what}: the run waits: {outlook.lack}"
+        return
+    ranked = [line for line in outlook.lines if line.rank is not None]
+    changed = [line for line in ranked if not isinstance(line.reason, Kept)]
+    yield f"{what}: {len(ranked)} train, {len(ranked) - len(changed)} keep their ranks; spares cover {outlook.cover}"
+    yield from _table(changed)
+
+
+def _table(lines: Sequence[Line]) -> Iterator[str]:
+    """Columns that are empty throughout are left out."""
+    if not lines:
+        return
+    rows = [("rank", "node", "domain", "unit", "why")]
+    for line in lines:
+        rank = "-" if line.rank is None else str(line.rank)
+        rows.append((rank, node_name(line.node), line.node.domain_id or "", line.node.unit_id or "", str(line.reason)))
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    for rank, *others in zip(*columns, strict=True):
+        cells = [cell.ljust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        yield "  ".join([rank.rjust(widths[0]), *cells]).rstrip()

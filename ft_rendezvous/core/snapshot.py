@@ -1,0 +1,92 @@
+"""A roster that can be kept in a file: who is there, and who had which rank. What `ftr explain` reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ft_rendezvous.core.lifecycle import Role
+from ft_rendezvous.core.model import Arrival, NodeInfo
+from ft_rendezvous.core.roster import Roster
+
+
+class SnapshotNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A node, as people write it down."""
+
+    infra_rank: int | None = None
+    domain: str | None = None
+    unit: str | None = None
+    addr: str = ""
+    pid: int = 0
+    rank: int | None = None
+    """Its rank in the last world."""
+    gone: bool = False
+    """It cannot be placed: it is not there any more, has finished, or was asked to go."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    nodes: tuple[SnapshotNode, ...]
+    run_id: str = ""
+    cycle_id: int = 0
+    settings: dict[str, str] = {}
+    """The run's, by the names users know."""
+
+
+def take_snapshot(roster: Roster, run_id: str, cycle_id: int, settings: Mapping[str, str]) -> Snapshot:
+    """A live run: every node of it, and those of the last world that are gone."""
+    ranks = {seat.incarnation: rank for rank, seat in enumerate(roster.world)}
+    nodes = [
+        _describe(
+            member.arrival.node,
+            ranks.get(incarnation),
+            is_gone=member.role is Role.FINISHED or incarnation in roster.draining,
+        )
+        for incarnation, member in roster.members.items()
+    ]
+    nodes += [
+        _describe(seat.node, rank, is_gone=True)
+        for rank, seat in enumerate(roster.world)
+        if seat.incarnation not in roster.members
+    ]
+    return Snapshot(tuple(nodes), run_id, cycle_id, dict(settings))
+
+
+def _describe(node: NodeInfo, rank: int | None, is_gone: bool) -> SnapshotNode:
+    return SnapshotNode(node.infra_rank, node.domain_id, node.unit_id, node.addr, node.pid, rank, is_gone)
+
+
+def restore(snapshot: Snapshot) -> tuple[dict[str, Arrival], tuple[Arrival, ...]]:
+    """The nodes that can be placed, and the last world by rank. Raises ValueError for what cannot be."""
+    arrivals = [_arrival(number, node) for number, node in enumerate(snapshot.nodes)]
+    pairs = list(zip(snapshot.nodes, arrivals, strict=True))
+    here = {arrival.incarnation: arrival for node, arrival in pairs if not node.gone}
+    _check_infra_ranks([node for node in snapshot.nodes if not node.gone])
+    ranked = sorted((node.rank, number) for number, node in enumerate(snapshot.nodes) if node.rank is not None)
+    ranks = [rank for rank, _ in ranked]
+    if ranks != list(range(len(ranks))):
+        raise ValueError(f"the ranks of the last world are {ranks}: they must be 0, 1, 2 and so on, each once")
+    return here, tuple(arrivals[number] for _, number in ranked)
+
+
+def _check_infra_ranks(nodes: Sequence[SnapshotNode]) -> None:
+    counts = Counter(node.infra_rank for node in nodes if node.infra_rank is not None)
+    twice = [rank for rank, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(f"two nodes that are there have infra rank {twice[0]}: give every node its own")
+
+
+def _arrival(number: int, node: SnapshotNode) -> Arrival:
+    if node.infra_rank is None and not node.addr:
+        raise ValueError(f"node {number} of the file has neither infra_rank nor addr: nobody could tell which it is")
+    info = NodeInfo(addr=node.addr, pid=node.pid, infra_rank=node.infra_rank, domain_id=node.domain, unit_id=node.unit)
+    return Arrival(
+        epoch="",
+        cycle_id=0,
+        incarnation=f"{number:08d}",
+        seq=number,
+        node=info,
+        bootstrap_addr="",
+        bootstrap_port=0,
+    )

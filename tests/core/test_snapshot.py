@@ -1,0 +1,47 @@
+"""Rosters in files: what was taken can be restored, and what cannot be a roster is told."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ft_rendezvous.core.snapshot import Snapshot, SnapshotNode, restore, take_snapshot
+from tests.core.build import arrival, incarnation, node, sealed_roster
+
+
+def test_a_live_roster_goes_to_a_file_and_back() -> None:
+    roster = sealed_roster([1, 2, 3], standby=[4])
+    roster.take(arrival(5, info=node(5, infra_rank=9, domain_id="B", unit_id="u")), 1, is_open=False)
+    roster.drop(incarnation(2))
+    assert roster.drain(incarnation(3))
+    taken = take_snapshot(roster, "job", 1, {"nnodes": "3:5"})
+    kept = msgspec.json.decode(msgspec.json.encode(taken), type=Snapshot)
+    assert kept == taken
+    here, world = restore(kept)
+    assert sorted(a.node.addr for a in here.values()) == ["host1", "host4", "host5"], (
+        "neither the dead nor the draining"
+    )
+    assert [seat.node.addr for seat in world] == ["host1", "host2", "host3"]
+    assert world[0].incarnation in here
+    (newcomer,) = (a.node for a in here.values() if a.node.addr == "host5")
+    assert (newcomer.infra_rank, newcomer.domain_id, newcomer.unit_id) == (9, "B", "u")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fact"),
+    [
+        pytest.param([SnapshotNode(domain="A")], "neither infra_rank nor addr", id="a node without a name"),
+        pytest.param([SnapshotNode(infra_rank=1, rank=1)], r"the last world are \[1\]", id="a rank is left out"),
+        pytest.param([SnapshotNode(1, rank=0), SnapshotNode(2, rank=0)], r"are \[0, 0\]", id="a rank is given twice"),
+        pytest.param([SnapshotNode(7), SnapshotNode(7)], "infra rank 7", id="an infra rank is held twice"),
+    ],
+)
+def test_what_is_no_roster_is_told(nodes: list[SnapshotNode], fact: str) -> None:
+    with pytest.raises(ValueError, match=fact):
+        restore(Snapshot(tuple(nodes)))
+
+
+def test_a_replacement_may_have_the_infra_rank_of_one_that_is_gone() -> None:
+    here, world = restore(Snapshot((SnapshotNode(7, rank=0, gone=True), SnapshotNode(7, addr="new"))))
+    assert [a.node.addr for a in here.values()] == ["new"]
+    assert len(world) == 1
