@@ -13,7 +13,7 @@ import msgspec
 
 from ft_rendezvous import board, journal, wire
 from ft_rendezvous.core.blame import FailureNote, is_excused
-from ft_rendezvous.core.capacity import PlacementRules
+from ft_rendezvous.core.capacity import PlacementRules, Policy
 from ft_rendezvous.core.explaining import summarize
 from ft_rendezvous.core.granting import Standing, decide_request
 from ft_rendezvous.core.lifecycle import Phase, RunStep, next_phase
@@ -320,7 +320,9 @@ class Coordinator:
 
     def _growth(self) -> Growth | None:
         """What the world could be. A world that has begun to finish does not grow: the finished never train again."""
-        was, to = len(self.roster.world), self.rules.world_size(self.roster.joinable_fit(self.rules))
+        if self.rules.policy is Policy.FIXED:
+            return None
+        was, to = len(self.roster.world), self.rules.world_size(self.roster.ready_fit(self.rules, self.cycle_id))
         if to <= was or self.roster.finished_count:
             self.is_growth_called = False
             return None

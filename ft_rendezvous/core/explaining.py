@@ -33,10 +33,14 @@ class CameBack:
 @dataclass(frozen=True, slots=True)
 class Replaces:
     node: str
-    is_same_domain: bool
+    gone_from: str | None
+    """The domain of the node that is gone."""
+    domain: str | None
 
     def __str__(self) -> str:
-        where = "of the same domain" if self.is_same_domain else "of another domain"
+        if self.gone_from is None:
+            return f"in place of {self.node}"
+        where = "of the same domain" if self.domain == self.gone_from else f"of domain {self.gone_from}"
         return f"in place of {self.node}, {where}"
 
 
@@ -121,7 +125,7 @@ def _why_here(
     gone, node = previous[rank].node, arrival.node
     if gone.infra_rank is not None and gone.infra_rank == node.infra_rank:
         return CameBack()
-    return Replaces(node_name(gone), gone.domain_id == node.domain_id)
+    return Replaces(node_name(gone), gone.domain_id, node.domain_id)
 
 
 def _pool_of(node: NodeInfo, rules: PlacementRules) -> str | None:

@@ -42,6 +42,8 @@ class Member:
     role: Role
     came: tuple[int, int]
     """Cycle and number of its first arrival: the order in which nodes came, whatever the order of reading."""
+    arrived_in: int = 0
+    """The newest cycle it arrived in, though that may have been too late to count."""
 
     @property
     def name(self) -> str:
@@ -139,6 +141,7 @@ class Roster:
             self.unhealthy.pop(node_key(arrival.node), None)
             if arrival.node.infra_rank is not None:
                 self.by_infra_rank[arrival.node.infra_rank] = arrival.incarnation
+        member.arrived_in = max(member.arrived_in, arrival.cycle_id)
         if counts and member.role in (Role.HOT_SPARE, Role.AWAITED) and arrival.incarnation not in self.draining:
             member.arrival = arrival
             member.role = next_role(member.role, NodeStep.ARRIVE)
@@ -311,6 +314,12 @@ class Roster:
     def joinable_fit(self, rules: PlacementRules) -> int:
         """How many of the live nodes that have arrived or still can."""
         return self.joinable_count() if rules.block == 1 else capacity(self._joinable(), rules)
+
+    def ready_fit(self, rules: PlacementRules, cycle_id: int) -> int:
+        """How many of those that have arrived in this cycle, in time or not: whoever has not may never do."""
+        members = [(name, member) for name, member in self.members.items() if member.arrived_in == cycle_id]
+        ready = [m.arrival.node for name, m in members if m.role is not Role.FINISHED and name not in self.draining]
+        return capacity(ready, rules)
 
     def undrained_fit(self, rules: PlacementRules) -> int:
         """How many of all live nodes, finished or not, but those that were asked to go."""

@@ -45,6 +45,7 @@ class Node:
         self.is_busy = False
         """Its agent takes its time to stop the workers."""
         self.is_frozen = False
+        self.is_hung = False
         self.is_gone = False
         self.has_finished = False
         self.starts = 0
@@ -78,6 +79,11 @@ class Node:
         perform_move(self.store, self.participant.finish(place.cycle_id))
         self._flow = self.participant.await_verdict()
 
+    def save(self) -> None:
+        """Its workers say that they have written a checkpoint."""
+        assert self.place is not None, f"{self.name} does not train"
+        perform_move(self.store, self.participant.tell_checkpoint(self.place.cycle_id))
+
     def leave(self, outcome: Outcome, reason: str) -> None:
         if self.participant.incarnation:
             perform_move(self.store, self.participant.goodbye(outcome, reason))
@@ -94,7 +100,7 @@ class Node:
         """Do what can be done without waiting. Returns whether anything was done."""
         if self.is_gone or self.is_frozen:
             return False
-        return self._listen() or self._speak() or self._look()
+        return self._listen() or (not self.is_hung and (self._speak() or self._look()))
 
     def beat_if_due(self) -> None:
         if not (self.is_gone or self.is_frozen) and self.cluster.clock() >= self.next_beat_at:
@@ -204,6 +210,7 @@ class Cluster:
         addr: str | None = None,
         infra_rank: int | None = None,
         domain_id: str | None = None,
+        unit_id: str | None = None,
         local_world_size: int | None = 8,
         digest: str | None = None,
     ) -> Node:
@@ -214,6 +221,7 @@ class Cluster:
             pid=self.pids,
             infra_rank=infra_rank,
             domain_id=domain_id,
+            unit_id=unit_id,
             role="trainer" if local_world_size is not None else None,
             local_world_size=local_world_size,
             digest=self.settings.digest if digest is None else digest,

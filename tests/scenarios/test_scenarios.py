@@ -3,11 +3,13 @@
 A scenario is a text file of blocks: commands, a line `----`, and what followed from them, up to an empty line.
 
     nodes 3:4 [key=value ...]         start a run; keys are those of --rdzv-conf
-    join a [infra=0] [addr=x] [domain=d] [settings=other]     or several: join a b c
+    join a [infra=0] [addr=x] [domain=d] [unit=u] [settings=other]     or several: join a b c
     fail a | finish a | finish all    workers end
     kill a | freeze a | thaw a        SIGKILL, SIGSTOP, SIGCONT
     spend a | leave a                 the agent goes: no restarts left, or a signal
     busy a | ready a                  the agent takes its time to stop workers, then is done
+    hang a | wake a                   it beats and hears, but does nothing; then it does
+    save a                            its workers say that they have written a checkpoint
     ghost                             a node counts its arrival and dies before it writes the record
     advance 6s                        let time pass
     seats                             who trains with which rank
@@ -72,7 +74,7 @@ class Stage:
     def _begin(self, nnodes: str, conf: dict[str, str]) -> None:
         low, _, high = nnodes.partition(":")
         settings: RunSettings = parse_settings(
-            endpoint="head:29400", run_id="r", min_nodes=int(low), max_nodes=int(high or low), conf=conf, env={}
+            endpoint="head:29400", run_id="r", min_nodes=int(low), max_nodes=int(high or low), conf=conf, env={}, is_node=False
         ).run
         self._cluster = Cluster(settings, SimStore(), self._tell_entry, self._tell_news)
 
@@ -82,6 +84,7 @@ class Stage:
             addr=options.get("addr"),
             infra_rank=int(options["infra"]) if "infra" in options else None,
             domain_id=options.get("domain"),
+            unit_id=options.get("unit"),
             digest=options.get("settings"),
         )
         self.cluster.settle()
@@ -96,6 +99,10 @@ class Stage:
                 node.kill()
             case "freeze" | "thaw":
                 node.is_frozen = verb == "freeze"
+            case "hang" | "wake":
+                node.is_hung = verb == "hang"
+            case "save":
+                node.save()
             case "busy" | "ready":
                 node.is_busy = verb == "busy"
             case "spend":
