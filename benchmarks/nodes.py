@@ -25,7 +25,6 @@ def make_arrivals(count: int) -> list[Arrival]:
                 local_world_size=8,
                 digest="0123456789abcdef",
             ),
-            bootstrap_addr=f"node-{index:05d}.cluster.local",
             bootstrap_port=30_000 + index % 20_000,
         )
         for index in range(count)

@@ -7,6 +7,7 @@ one connection, in order. Decides nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -227,14 +228,16 @@ class LogReader:
         arrived, withdrawn = int(values[0]), int(values[1])
         reading = Reading([], [])
         for shard, value in enumerate(values[2:]):
-            if len(value) > self.offsets[shard]:
-                new = value[self.offsets[shard] :]
+            offset = self.offsets[shard]
+            if len(value) > offset:
+                new = value[offset:] if offset else value
                 records, bad = wire.decode_records(new, self.epoch, self.cycle_id, arrived)
                 self.offsets[shard] = len(value)
                 reading.records.extend(records)
                 reading.bad.extend(bad)
-        self.arrivals_read += sum(isinstance(record, Arrival) for record in reading.records)
-        self.withdrawals_read += sum(isinstance(record, Withdrawal) for record in reading.records)
+        kinds = Counter(map(type, reading.records))
+        self.arrivals_read += kinds[Arrival]
+        self.withdrawals_read += kinds[Withdrawal]
         self.arrivals_counted = arrived
         self.is_consistent = (arrived, withdrawn) == (self.arrivals_read, self.withdrawals_read)
         return reading

@@ -14,19 +14,19 @@ from ft_rendezvous.tcp_store import ServedStore, listen
 class Bootstrap:
     """What this node holds for the cycle it takes part in."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self) -> None:
         self._cycle_id = 0
         self._listener: socket.socket | None = None
         self._served: ServedStore | None = None
 
-    def hold(self, cycle_id: int) -> tuple[str, int]:
-        """Address and port of a listening socket of our own for this cycle."""
+    def hold(self, cycle_id: int) -> int:
+        """Port of a listening socket of our own for this cycle."""
         if self._listener is None or self._cycle_id != cycle_id:
             self.release()
             self._listener = listen()
             self._cycle_id = cycle_id
-        return self._address, self._listener.getsockname()[1]
+        port: int = self._listener.getsockname()[1]
+        return port
 
     def serve(self) -> None:
         """Become the cycle's store: the world has us as rank 0."""

@@ -357,7 +357,7 @@ class Coordinator:
             cycle_id=self.cycle_id,
             world_size=len(placement.ranks),
             counted=self.registry.readers[-1].arrivals_counted,
-            master_addr=master.bootstrap_addr,
+            master_addr=master.node.addr,
             master_port=master.bootstrap_port,
         )
         self.phase = next_phase(self.phase, RunStep.SEAL)

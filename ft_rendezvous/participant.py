@@ -84,8 +84,8 @@ class Participant:
     lease_s: float
     clock: Clock
     new_incarnation: Callable[[], str]
-    hold_bootstrap: Callable[[int], tuple[str, int]]
-    """Address of a listening socket that this node holds for the given cycle."""
+    hold_bootstrap: Callable[[int], int]
+    """Port of a listening socket that this node holds for the given cycle."""
     on_enlisted: Callable[[], None]
     """Called when a new incarnation knows the view: time to watch for its next event."""
     on_drain: Callable[[], None] = lambda: None
@@ -231,7 +231,7 @@ class Participant:
             before = None
 
     def _arrive(self, opened: Opened) -> Move[None]:
-        address, port = self.hold_bootstrap(opened.cycle_id)
+        port = self.hold_bootstrap(opened.cycle_id)
         self.seq = yield from board.count_arrival(self.keys, opened.cycle_id)
         self.progress.arrived_in = opened.cycle_id
         arrival = Arrival(
@@ -240,7 +240,6 @@ class Participant:
             incarnation=self.incarnation,
             seq=self.seq,
             node=self.node,
-            bootstrap_addr=address,
             bootstrap_port=port,
         )
         yield from board.write_arrival(self.keys, opened, arrival)

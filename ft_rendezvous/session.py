@@ -191,7 +191,7 @@ def _check_settings(head: Head, run: RunSettings) -> None:
 
 
 def _link_up(settings: Settings, node: NodeInfo, reached: _Reached) -> Session:
-    bootstrap = Bootstrap(node.addr)
+    bootstrap = Bootstrap()
     participant = Participant(
         epoch=reached.head.epoch,
         node=node,

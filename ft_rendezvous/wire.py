@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -94,8 +94,10 @@ _encoder = msgspec.json.Encoder()
 _record: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What strict decoding raises on hostile bytes; deep nesting overflows before it is found invalid."""
-_incarnation = re.compile("[0-9a-f]{16}")
+INCARNATION_DIGITS = 16
+_hex_digits = re.compile("[0-9a-f]*")
 _version = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,43 @@ def decode_records(data: bytes, epoch: str, cycle_id: int, arrived: int) -> tupl
 
     `arrived` is the cycle's count as read with the log: no honest arrival has a higher number.
     """
-    lines = [line for line in data.split(b"\n") if line]
+    try:
+        records = _record.decode_lines(data)
+    except _UNDECODABLE:
+        return _decode_one_by_one(data, epoch, cycle_id, arrived)
+    if _has_long_line(data) or not _are_faultless(records, epoch, cycle_id, arrived):
+        return _decode_one_by_one(data, epoch, cycle_id, arrived)
+    return records, []
+
+
+def _has_long_line(data: bytes) -> bool:
+    """Whether any record is larger than it may be. Leaps from one newline to the last that may follow it."""
+    at, longest = 0, MAX_RECORD_BYTES + 2  # With the newlines around it.
+    while len(data) - at > longest:
+        following = data.rfind(b"\n", at, at + longest)
+        if following <= at:
+            return True
+        at = following
+    return False
+
+
+def _are_faultless(records: Sequence[AnyRecord], epoch: str, cycle_id: int, arrived: int) -> bool:
+    """Whether `_fault` finds nothing in any of them, in a tenth of the time."""
+    names = [record.incarnation for record in records]
+    numbers = [record.seq for record in records if type(record) is Arrival]
+    return (
+        all(record.v == FORMAT and record.epoch == epoch and record.cycle_id == cycle_id for record in records)
+        and set(map(len, names)) <= {INCARNATION_DIGITS}
+        and _hex_digits.fullmatch("".join(names)) is not None
+        and (not numbers or (min(numbers) >= 1 and max(numbers) <= arrived))
+    )
+
+
+def _decode_one_by_one(data: bytes, epoch: str, cycle_id: int, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:
+    """A bad record spoils only itself, and its reason is told."""
     records: list[AnyRecord] = []
     bad: list[BadRecord] = []
-    for line in lines:
+    for line in filter(None, data.split(b"\n")):
         reason: str | None
         try:
             record = _record.decode(line) if len(line) <= MAX_RECORD_BYTES else None
@@ -158,8 +193,8 @@ def _fault(record: AnyRecord | None, size_bytes: int, epoch: str, cycle_id: int,
 def _undecodable(line: bytes, error: Exception) -> str:
     """A record of another version often differs in fields too: name the version, it is the cause."""
     try:
-        version = msgspec.json.decode(_version.decode(line)["v"], type=int)
-    except (*_UNDECODABLE, KeyError):
+        version = msgspec.json.decode(_elements.decode(line)[1], type=int)
+    except (*_UNDECODABLE, IndexError):
         return f"does not decode: {error}"
     if version != FORMAT:
         return f"format {version}, this run speaks {FORMAT}: install the same ft-rendezvous everywhere"
@@ -167,7 +202,7 @@ def _undecodable(line: bytes, error: Exception) -> str:
 
 
 def is_incarnation(text: str) -> bool:
-    return _incarnation.fullmatch(text) is not None
+    return len(text) == INCARNATION_DIGITS and _hex_digits.fullmatch(text) is not None
 
 
 # --- what the coordinator publishes -----------------------------------------------------------------

@@ -87,6 +87,5 @@ def _arrival(number: int, node: SnapshotNode) -> Arrival:
         incarnation=f"{number:08d}",
         seq=number,
         node=info,
-        bootstrap_addr="",
         bootstrap_port=0,
     )

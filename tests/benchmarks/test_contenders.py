@@ -97,7 +97,7 @@ class Node:
             lease_s=60.0,
             clock=time.monotonic,
             new_incarnation=new_id,
-            hold_bootstrap=lambda _cycle_id: (name, 1),
+            hold_bootstrap=lambda _cycle_id: 1,
             on_enlisted=lambda: None,
             greeted=head.view,
         )

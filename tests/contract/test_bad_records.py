@@ -29,7 +29,6 @@ def arrival_of(run: LiveRun, incarnation: str = "f" * 16, **changes: object) -> 
         "incarnation": incarnation,
         "seq": 1,
         "node": NodeInfo(addr="stranger", pid=1, digest=run.settings.digest),
-        "bootstrap_addr": "stranger",
         "bootstrap_port": 1,
     }
     return Arrival(**{**said, **changes})  # type: ignore[arg-type]
@@ -47,7 +46,7 @@ JUNK = {
     "other run": lambda run: (framed(arrival_of(run, epoch="0" * 16)), "written for another run"),
     "other cycle": lambda run: (framed(arrival_of(run, cycle_id=7)), "written for cycle 7"),
     "number never given": lambda run: (framed(arrival_of(run, seq=999)), "was never given"),
-    "nested too deep": lambda _: (b'\n{"v":1,"x":' + b"[" * 4000 + b"\n", "does not decode"),
+    "nested too deep": lambda _: (b'\n["arrive",1,' + b"[" * 4000 + b"\n", "does not decode"),
 }
 
 

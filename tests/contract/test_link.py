@@ -73,7 +73,7 @@ def link_to(store: Any, ear: Ear) -> Link:
         lease_s=LONG_S,
         clock=time.monotonic,
         new_incarnation=lambda: "0" * 16,
-        hold_bootstrap=lambda _: ("here", 1),
+        hold_bootstrap=lambda _: 1,
         on_enlisted=lambda: None,
     )
     return Link(store, lambda: ear, participant, beat_s=1.0, endpoint="here:1")  # type: ignore[arg-type,return-value]

@@ -45,7 +45,6 @@ def arrival(number: int, *, cycle_id: int = 1, seq: int | None = None, info: Nod
         incarnation=incarnation(number),
         seq=number if seq is None else seq,
         node=info,
-        bootstrap_addr=info.addr,
         bootstrap_port=20000 + number,
     )
 

@@ -74,7 +74,13 @@ class Stage:
     def _begin(self, nnodes: str, conf: dict[str, str]) -> None:
         low, _, high = nnodes.partition(":")
         settings: RunSettings = parse_settings(
-            endpoint="head:29400", run_id="r", min_nodes=int(low), max_nodes=int(high or low), conf=conf, env={}, is_node=False
+            endpoint="head:29400",
+            run_id="r",
+            min_nodes=int(low),
+            max_nodes=int(high or low),
+            conf=conf,
+            env={},
+            is_node=False,
         ).run
         self._cluster = Cluster(settings, SimStore(), self._tell_entry, self._tell_news)
 

@@ -149,7 +149,7 @@ class SimNode(Process):
             lease_s=self.world.settings.lease_s,
             clock=self.clock,
             new_incarnation=lambda: self.world.new_incarnation(self),
-            hold_bootstrap=lambda cycle_id: (self.info.addr, 20000 + cycle_id),
+            hold_bootstrap=lambda cycle_id: 20000 + cycle_id,
             on_enlisted=lambda: None,
             greeted=self._greeted,
         )
