@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks import machine, report
 from benchmarks.children import end_server, prepare_environment
 from benchmarks.measure import Case, run_case
-from benchmarks.registry import BENCHMARKS
+from benchmarks.registry import BENCHMARKS, FINDERS
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -26,13 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.only or list(BENCHMARKS)
     try:
         rows = _run([case for name in names for case in BENCHMARKS[name](options.quick)])
+        findings = [found for name in names if name in FINDERS for found in FINDERS[name](options.quick)]
     finally:
         end_server()
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(report.table_of(rows, facts))
+    if findings:
+        console.print(report.findings_table_of(findings))
     for warning in report.warnings_of(facts):
         console.print(f"note: {warning}", style="yellow")
-    report.write_json(options.json, facts, options.quick, rows)
+    report.write_json(options.json, facts, options.quick, rows, findings)
     console.print(f"written to {options.json}", soft_wrap=True)
     return 0
 

@@ -53,6 +53,20 @@ class Case:
         return self.warm_ups + self.rounds
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that was counted or measured and is no contest: operations, retries, megabytes, a share of a CPU."""
+
+    benchmark: str
+    case: str
+    what: str
+    value: float
+    unit: str
+    target: str = ""
+    """What it should be, for people: `at most 2`."""
+    is_met: bool | None = None
+
+
 @dataclass(slots=True)
 class Times:
     """What one contender needed in one case, by round."""

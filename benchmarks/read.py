@@ -13,10 +13,11 @@ from typing import Any
 
 from torch.distributed import Store, TCPStore
 
+from benchmarks.arriving import most_retries_in_a_lease, read_while_arriving
 from benchmarks.baselines import raw
 from benchmarks.baselines.slots import COUNT_KEY, decode_json, decode_msgspec, read_slots, write_slots
 from benchmarks.children import serving
-from benchmarks.measure import OURS, Case, Sample, require, timed
+from benchmarks.measure import OURS, Case, Finding, Sample, require, timed
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous import board, wire
 from ft_rendezvous.core.model import Arrival
@@ -28,8 +29,12 @@ NAME = "read"
 BLOB_KEY = "blob"
 
 
+ROUNDS = {1_000: 15, 4_096: 15, 10_000: 15, 32_768: 7, 100_000: 5}
+QUICK_ROUNDS = {1_000: 5, 10_000: 1}
+
+
 def cases(is_quick: bool) -> list[Case]:
-    rounds_by_count = {1_000: 5, 10_000: 1} if is_quick else {1_000: 15, 10_000: 15}
+    rounds_by_count = QUICK_ROUNDS if is_quick else ROUNDS
     return [
         Case(
             NAME,
@@ -40,6 +45,21 @@ def cases(is_quick: bool) -> list[Case]:
         )
         for count, rounds in rounds_by_count.items()
         for is_again in (False, True)
+    ]
+
+
+def findings(is_quick: bool) -> list[Finding]:
+    """Reads while nodes arrive: whether any snapshot was inconsistent, and how often one had to be read again."""
+    count = 1_000 if is_quick else 10_000
+    case = f"{count:,} nodes arrive meanwhile"
+    seen, bound = read_while_arriving(count), most_retries_in_a_lease()
+    return [
+        Finding(NAME, case, "reads", seen.reads, ""),
+        Finding(NAME, case, "snapshots with a record missing or twice", seen.wrong, "", "0", seen.wrong == 0),
+        Finding(NAME, case, "reads whose counts and records disagreed", seen.disagreed, ""),
+        Finding(
+            NAME, case, "most of those in a row", seen.most_retries, "", f"at most {bound}", seen.most_retries <= bound
+        ),
     ]
 
 

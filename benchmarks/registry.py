@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks import codec, form, placement, read
-from benchmarks.measure import Case
+from benchmarks.measure import Case, Finding
+
+FINDERS: dict[str, Callable[[bool], list[Finding]]] = {read.NAME: read.findings}
+"""What is counted rather than contested, by benchmark."""
 
 BENCHMARKS: dict[str, Callable[[bool], list[Case]]] = {
     module.NAME: module.cases for module in (codec, placement, read, form)

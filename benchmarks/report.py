@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from benchmarks.machine import SLOW_LOOKUP_S
-from benchmarks.measure import OURS, Case, Times, ratio_to_ours
+from benchmarks.measure import OURS, Case, Finding, Times, ratio_to_ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,20 @@ def table_of(rows: Iterable[Row], machine: Mapping[str, Any]) -> Table:
     return table
 
 
+def findings_table_of(findings: Iterable[Finding]) -> Table:
+    table = Table(title="counted, not contested")
+    for heading in ("benchmark", "case", "what"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("value", "target"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for found in findings:
+        mark = {True: " met", False: " MISSED", None: ""}[found.is_met]
+        table.add_row(
+            found.benchmark, found.case, found.what, f"{found.value:,.4g} {found.unit}".strip(), found.target + mark
+        )
+    return table
+
+
 def _numbers(row: Row) -> tuple[str, str, str]:
     if row.median_s is None:
         ratio = "" if row.ratio is None else f"> {row.ratio:.0f}"
@@ -87,7 +101,14 @@ def warnings_of(machine: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def write_json(path: Path, machine: Mapping[str, Any], is_quick: bool, rows: Iterable[Row]) -> None:
+def write_json(
+    path: Path, machine: Mapping[str, Any], is_quick: bool, rows: Iterable[Row], findings: Iterable[Finding] = ()
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"machine": machine, "is_quick": is_quick, "rows": [row.as_dict() for row in rows]}
+    content = {
+        "machine": machine,
+        "is_quick": is_quick,
+        "rows": [row.as_dict() for row in rows],
+        "findings": [asdict(found) for found in findings],
+    }
     path.write_text(json.dumps(content, indent=1) + "\n")
