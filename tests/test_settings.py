@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ft_rendezvous.core.capacity import Policy, Ranks, Spread
+from ft_rendezvous.core.moving import Grow
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.settings import (
     DEFAULT_PORT,
@@ -51,6 +54,10 @@ def parse(conf: dict[str, Any] | None = None, **changes: Any) -> Settings:
         ("Domain", "domain"),
         ("ishost", "is_host"),
         ("last_call", "last_call_timeout"),
+        ("segments", "segment"),
+        ("unitsize", "unit_size"),
+        ("domain-from", "domain_from"),
+        ("unit-from", "unit_from"),
     ],
 )
 def test_an_unknown_key_names_the_closest_known_one(key: str, closest: str) -> None:
@@ -78,6 +85,11 @@ def test_an_unknown_key_names_the_closest_known_one(key: str, closest: str) -> N
         ("is_host", "maybe"),
         ("is_host", ""),
         ("is_host", 2),
+        ("segment", "two"),
+        ("segment", "-1"),
+        ("segment", 1.5),
+        ("unit_size", ""),
+        ("unit_size", True),
     ],
 )
 def test_a_malformed_value_is_shown_with_its_key(key: str, value: Any) -> None:
@@ -97,11 +109,21 @@ def test_a_malformed_value_is_shown_with_its_key(key: str, value: Any) -> None:
         ({"store_grace": "9"}, ("run", "store_grace_s", 9.0)),
         ({"infra_rank": "12"}, ("node", "infra_rank", 12)),
         ({"domain": "rack 7"}, ("node", "domain_id", "rack 7")),
+        ({"domain": 7}, ("node", "domain_id", "7")),
+        ({"unit": "12"}, ("node", "unit_id", "12")),
+        ({"segment": "2", "domain": "a"}, ("run", "segment", 2)),
+        ({"unit_size": 2, "unit": "a"}, ("run", "unit_size", 2)),
+        ({"ranks": "topology"}, ("run", "ranks", Ranks.TOPOLOGY)),
+        ({"spread": "Domains", "domain": "a"}, ("run", "spread", Spread.DOMAINS)),
+        ({"policy": "ELASTIC"}, ("run", "policy", Policy.ELASTIC)),
+        ({"grow": "checkpoint"}, ("run", "grow", Grow.CHECKPOINT)),
         ({"is_host": "true"}, ("node", "is_host", True)),
         ({"is_host": "0"}, ("node", "is_host", False)),
         ({"is_host": False}, ("node", "is_host", False)),
         ({}, ("node", "is_host", None)),
         ({}, ("node", "infra_rank", None)),
+        ({}, ("node", "domain_id", None)),
+        ({}, ("node", "unit_id", None)),
     ],
 )
 def test_values_arrive_with_their_type(conf: dict[str, Any], expected: tuple[str, str, Any]) -> None:
@@ -109,6 +131,22 @@ def test_values_arrive_with_their_type(conf: dict[str, Any], expected: tuple[str
     got = getattr(getattr(parse(conf), owner), name)
     assert got == value
     assert type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [
+        ("ranks", "sticky or topology"),
+        ("spread", "none or domains"),
+        ("policy", "fixed or elastic"),
+        ("grow", "now or next or checkpoint"),
+    ],
+)
+@pytest.mark.parametrize("value", ["", "other", "1", True])
+def test_a_choice_that_is_none_is_told_with_the_allowed_ones(key: str, allowed: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({key: value})
+    assert str(caught.value) == f"--rdzv-conf {key}={value} is malformed: it must be {allowed}"
 
 
 def test_what_c10d_and_torchrun_pass_is_accepted_and_changes_nothing() -> None:
@@ -154,6 +192,48 @@ def test_settings_that_cannot_work_together_are_refused(changes: dict[str, Any],
 
 def test_as_many_nodes_as_wanted_and_no_more_is_fine() -> None:
     assert parse(min_nodes=4, max_nodes=4).run.placement_rules.world_size(4) == 4
+
+
+WHERE = {"domain": "rack1", "unit": "u1"}
+"""Said of a node, so that nothing it needs is missing."""
+
+
+@pytest.mark.parametrize("key", ["segment", "unit_size"])
+@pytest.mark.parametrize(("min_nodes", "size", "works"), [(1, 2, 2), (3, 2, 4), (5, 4, 8), (4, 3, 6), (2, 16, 16)])
+def test_a_min_that_blocks_do_not_divide_is_refused_with_one_that_works(
+    key: str, min_nodes: int, size: int, works: int
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({key: str(size), **WHERE}, min_nodes=min_nodes, max_nodes=16)
+    assert str(caught.value) == (
+        f"{key}={size} does not divide MIN of --nnodes={min_nodes}:16: make MIN {works}, for example"
+    )
+    assert parse({key: str(size), **WHERE}, min_nodes=works, max_nodes=16).run.placement_rules.block == size
+
+
+@pytest.mark.parametrize("key", ["segment", "unit_size"])
+def test_blocks_of_nobody_are_refused(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({key: "0", **WHERE})
+    assert str(caught.value) == f"{key}=0 would place nobody: leave it out, or make it 1 or more"
+
+
+@pytest.mark.parametrize(
+    ("segment", "unit_size", "is_fine"),
+    [(2, 1, True), (2, 2, True), (2, 4, True), (3, 6, True), (1, 3, True), (2, 3, False), (4, 2, False), (4, 6, False)],
+)
+def test_a_unit_holds_whole_segments(segment: int, unit_size: int, is_fine: bool) -> None:
+    conf = {"segment": str(segment), "unit_size": str(unit_size), **WHERE}
+    if is_fine:
+        assert parse(conf, min_nodes=12, max_nodes=12).run.unit_size == unit_size
+        return
+    with pytest.raises(ConfigError) as caught:
+        parse(conf, min_nodes=12, max_nodes=12)
+    assert str(caught.value) == f"unit_size={unit_size} is no multiple of segment={segment}: a unit trains whole"
+
+
+def test_max_need_not_be_a_multiple_of_a_block() -> None:
+    assert parse({"segment": "2", "policy": "elastic", **WHERE}, max_nodes=5).run.placement_rules.world_size(5) == 4
 
 
 # --- endpoints --------------------------------------------------------------------------------------
@@ -219,10 +299,13 @@ def test_a_loopback_endpoint_on_one_machine_is_fine(env: dict[str, str]) -> None
     [
         ({"FT_INFRA_RANK": "3"}, {}, 3),
         ({"SLURM_PROCID": "4"}, {}, 4),
+        ({"SLURM_NODEID": "6"}, {}, 6),
         ({"GROUP_RANK": "5"}, {}, 5),
-        ({"FT_INFRA_RANK": "3", "SLURM_PROCID": "4", "GROUP_RANK": "5"}, {}, 3),
-        ({"SLURM_PROCID": "4", "GROUP_RANK": "5"}, {}, 4),
+        ({"FT_INFRA_RANK": "3", "SLURM_PROCID": "4", "SLURM_NODEID": "6", "GROUP_RANK": "5"}, {}, 3),
+        ({"SLURM_PROCID": "4", "SLURM_NODEID": "6", "GROUP_RANK": "5"}, {}, 4),
+        ({"SLURM_NODEID": "6", "GROUP_RANK": "5"}, {}, 6),
         ({"FT_INFRA_RANK": "", "SLURM_PROCID": "4"}, {}, 4),
+        ({"FT_INFRA_RANK": "0", "SLURM_PROCID": "4"}, {}, 0),
         ({"FT_INFRA_RANK": "3"}, {"infra_rank": "9"}, 9),
         ({"FT_INFRA_RANK": "3"}, {"infra_rank": "0"}, 0),
         ({}, {}, None),
@@ -234,17 +317,11 @@ def test_an_infra_rank_comes_from_the_command_then_from_the_environment(
     assert parse(conf, env=env).node.infra_rank == infra_rank
 
 
-@pytest.mark.parametrize("name", ["FT_INFRA_RANK", "SLURM_PROCID"])
+@pytest.mark.parametrize("name", ["FT_INFRA_RANK", "SLURM_PROCID", "SLURM_NODEID", "GROUP_RANK"])
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "²"])
 def test_an_infra_rank_in_the_environment_that_is_none_is_named(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}={value} is not a rank"):
         parse(env={name: value})
-
-
-def test_a_domain_comes_from_the_command_then_from_the_environment() -> None:
-    assert parse(env={"FT_DOMAIN_ID": "rack1"}).node.domain_id == "rack1"
-    assert parse({"domain": "rack2"}, env={"FT_DOMAIN_ID": "rack1"}).node.domain_id == "rack2"
-    assert parse(env={"FT_DOMAIN_ID": ""}).node.domain_id is None
 
 
 @pytest.mark.parametrize(("value", "shares"), [("1", False), ("0", True), ("", True), (None, True)])
@@ -256,6 +333,135 @@ def test_torchs_switch_for_the_workers_store_is_honoured(value: str | None, shar
 def test_the_log_level_comes_from_the_environment() -> None:
     assert log_level({}) == "INFO"
     assert log_level({"FT_LOGLEVEL": "debug"}) == "DEBUG"
+
+
+# --- where a node is --------------------------------------------------------------------------------
+
+SILENT = "command:exit 3"
+"""A source that cannot tell."""
+
+
+@pytest.mark.parametrize(
+    ("conf", "env", "domain"),
+    [
+        ({}, {}, None),
+        ({"domain": "rack1"}, {}, "rack1"),
+        ({}, {"FT_DOMAIN_ID": "rack2"}, "rack2"),
+        ({}, {"FT_DOMAIN_ID": ""}, None),
+        ({"domain_from": "env:RACK"}, {"RACK": "rack3"}, "rack3"),
+        ({"domain": "rack1"}, {"FT_DOMAIN_ID": "rack2"}, "rack1"),
+        ({"domain": "rack1", "domain_from": SILENT}, {}, "rack1"),
+        ({"domain_from": SILENT}, {"FT_DOMAIN_ID": "rack2"}, "rack2"),
+        ({"domain_from": "env:RACK"}, {"FT_DOMAIN_ID": "", "RACK": "rack3"}, "rack3"),
+    ],
+)
+def test_a_domain_comes_from_the_command_then_from_the_environment_then_from_its_source(
+    conf: dict[str, str], env: dict[str, str], domain: str | None
+) -> None:
+    """And what is not needed any more is not asked."""
+    assert parse(conf, env=env).node.domain_id == domain
+
+
+@pytest.mark.parametrize(
+    ("conf", "env", "unit"),
+    [
+        ({}, {"FT_UNIT_ID": "u0"}, None),
+        ({"unit": "u1"}, {}, "u1"),
+        ({"unit_from": "env:SLURM_ARRAY_TASK_ID"}, {"SLURM_ARRAY_TASK_ID": "7"}, "7"),
+        ({"unit": "u1", "unit_from": SILENT}, {}, "u1"),
+    ],
+)
+def test_a_unit_comes_from_the_command_then_from_its_source(
+    conf: dict[str, str], env: dict[str, str], unit: str | None
+) -> None:
+    assert parse(conf, env=env).node.unit_id == unit
+
+
+def test_a_node_is_called_what_slurm_calls_it_else_what_the_machine_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "vm-17")
+    conf = {"domain_from": "hostname:^[a-z]+", "unit_from": "hostname:[0-9]+$"}
+    for env, place in (
+        ({"SLURMD_NODENAME": "rack-3"}, ("rack", "3")),
+        ({"SLURMD_NODENAME": ""}, ("vm", "17")),
+        ({}, ("vm", "17")),
+    ):
+        node = parse(conf, env=env).node
+        assert (node.domain_id, node.unit_id) == place
+
+
+@pytest.mark.parametrize("env", [{"SLURMD_NODENAME": "gpu7"}, {}], ids=["slurm", "machine"])
+@pytest.mark.parametrize(
+    ("conf", "fact"),
+    [
+        ({"segment": "2"}, "segment=2 needs every node's domain, and node {} has none: set domain_from"),
+        ({"spread": "domains"}, "spread=domains needs every node's domain, and node {} has none: set domain_from"),
+        ({"segment": "2", "unit": "u1", "unit_size": "2"}, "segment=2 needs every node's domain, and node {} has none"),
+        ({"unit_size": "2"}, "unit_size=2 needs every node's unit, and node {} has none: set unit_from, for example"),
+        ({"unit_size": "2", "segment": "2", "domain": "a"}, "unit_size=2 needs every node's unit, and node {} has"),
+        ({"domain_from": "env:RACK"}, "domain_from=env:RACK says nothing of node {}: RACK is not set"),
+        ({"unit_from": "env:RACK"}, "unit_from=env:RACK says nothing of node {}: RACK is not set"),
+    ],
+)
+def test_a_node_of_which_too_little_is_known_is_named_with_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], conf: dict[str, str], fact: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "vm-17")
+    with pytest.raises(ConfigError) as caught:
+        parse(conf, env=env)
+    assert str(caught.value).startswith(fact.format(env.get("SLURMD_NODENAME", "vm-17")))
+
+
+@pytest.mark.parametrize(
+    ("conf", "ways"),
+    [
+        ({"segment": "2"}, ["domain_from", "docs/placement.md", "on each node domain or FT_DOMAIN_ID"]),
+        ({"unit_size": "2"}, ["unit_from=env:SLURM_ARRAY_TASK_ID", "on each node unit"]),
+    ],
+)
+def test_whoever_must_say_where_a_node_is_is_told_every_way_to(conf: dict[str, str], ways: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(conf)
+    assert [way for way in ways if way not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"segment": "2", "domain": "rack1"},
+        {"spread": "domains", "domain_from": "env:RACK"},
+        {"unit_size": "2", "unit": "u1"},
+        {"unit_size": "2", "unit_from": "env:RACK"},
+        {"unit_size": "2", "segment": "2", "unit_from": "env:RACK", "domain_from": "env:RACK"},
+        {"ranks": "topology", "policy": "elastic", "grow": "next"},
+    ],
+)
+def test_a_node_of_which_enough_is_known_is_fine(conf: dict[str, str]) -> None:
+    assert parse(conf, env={"RACK": "rack3"}).run.placement_rules.min_nodes == 2
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"segment": "2"},
+        {"spread": "domains"},
+        {"unit_size": "2"},
+        {"domain_from": SILENT, "unit_from": SILENT},
+        {"segment": "2", "unit_size": "2", "domain_from": "env:RACK", "unit_from": "env:RACK"},
+    ],
+)
+def test_a_host_that_is_no_node_is_nowhere_and_asks_nobody(conf: dict[str, str]) -> None:
+    parsed = parse(conf, env={"RACK": "rack3"}, is_node=False)
+    assert (parsed.node.domain_id, parsed.node.unit_id) == (None, None)
+    assert parsed.run.digest != parse().run.digest
+
+
+@pytest.mark.parametrize("key", ["domain_from", "unit_from"])
+@pytest.mark.parametrize("is_node", [True, False])
+@pytest.mark.parametrize("source", ["", "rack7", "env", "nvlink:0", "slurm-topology:0", "hostname:("])
+def test_a_source_that_is_none_is_refused_even_where_it_is_not_asked(key: str, is_node: bool, source: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({key: source, **WHERE}, is_node=is_node)
+    assert str(caught.value).startswith(f"{key}={source}")
 
 
 # --- the config file --------------------------------------------------------------------------------
@@ -274,8 +480,24 @@ def test_a_config_file_fills_in_what_the_command_leaves_out(tmp_path: Path) -> N
 
 
 def test_a_config_file_goes_before_the_environment(tmp_path: Path) -> None:
-    path = write(tmp_path / "ft.toml", "infra_rank = 7\n")
-    assert parse({"config": path}, env={"FT_INFRA_RANK": "3"}).node.infra_rank == 7
+    path = write(tmp_path / "ft.toml", 'infra_rank = 7\ndomain = "rack7"\n')
+    node = parse({"config": path}, env={"FT_INFRA_RANK": "3", "FT_DOMAIN_ID": "rack3"}).node
+    assert (node.infra_rank, node.domain_id) == (7, "rack7")
+
+
+def test_a_config_file_holds_sources_with_commas(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "ft.toml",
+        """
+        segment = 2
+        unit_size = 2
+        domain_from = 'hostname:^([a-z]{2,4})-(r[0-9]{1,2})'
+        unit_from = "command:printf '%s,%s' $ROW $RACK"
+        """,
+    )
+    parsed = parse({"config": path}, env={"SLURMD_NODENAME": "hall-r12-gpu7", "ROW": "2", "RACK": "12"})
+    assert (parsed.node.domain_id, parsed.node.unit_id) == ("hall-r12", "2,12")
+    assert (parsed.run.segment, parsed.run.unit_size) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +509,10 @@ def test_a_config_file_goes_before_the_environment(tmp_path: Path) -> None:
         ("[lease_timeout]\nx = 1", "is malformed"),
         ("[run]\nlease_timeout = 5", "unknown --rdzv-conf key 'run'"),
         ("infra_rank = 1.5", "infra_rank=1.5 is malformed"),
+        ("segment = 0", "segment=0 would place nobody"),
+        ("segment = 3", "segment=3 does not divide MIN of --nnodes=2:4: make MIN 3"),
+        ('ranks = "fixed"', "ranks=fixed is malformed: it must be sticky or topology"),
+        ('domain_from = "rack"', "domain_from=rack is no source"),
     ],
 )
 def test_a_mistake_in_a_config_file_is_told_like_one_in_the_command(tmp_path: Path, text: str, fact: str) -> None:
@@ -340,6 +566,25 @@ def test_differences_are_told_with_both_values_by_the_names_users_know() -> None
     ]
     assert differing_keys(mine.as_dict(), mine.as_dict()) == []
     assert differing_keys({}, {"new": "1"}) == ["new (here unset, the run has 1)"]
+
+
+@pytest.mark.parametrize(
+    ("conf", "told"),
+    [
+        ({"segment": "2"}, "segment (here 2, the run has 1)"),
+        ({"unit_size": "2"}, "unit_size (here 2, the run has 1)"),
+        ({"ranks": "topology"}, "ranks (here topology, the run has sticky)"),
+        ({"spread": "domains"}, "spread (here domains, the run has none)"),
+        ({"policy": "elastic"}, "policy (here elastic, the run has fixed)"),
+        ({"grow": "next"}, "grow (here next, the run has now)"),
+        ({"domain_from": "nvlink"}, "domain_from (here nvlink, the run has unset)"),
+        ({"unit_from": "env:RACK"}, "unit_from (here env:RACK, the run has unset)"),
+    ],
+)
+def test_nodes_must_agree_on_how_they_are_placed(conf: dict[str, str], told: str) -> None:
+    mine, theirs = parse(conf, is_node=False).run, parse().run
+    assert mine.digest != theirs.digest
+    assert differing_keys(mine.as_dict(), theirs.as_dict()) == [told]
 
 
 # --- the table in the docs --------------------------------------------------------------------------

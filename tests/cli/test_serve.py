@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ft_rendezvous.cli.demo_nodes import free_port
-from ft_rendezvous.cli.serve import exit_code_of
+from ft_rendezvous.cli.serve import exit_code_of, parse_serve
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
 from ft_rendezvous.session import open_session
 from ft_rendezvous.settings import parse_settings
@@ -101,6 +101,8 @@ def test_a_taken_port_is_told_with_the_next_step(shell: Shell) -> None:
         ("2", "lease_timeout=1", "must be more than 3 x beat_interval"),
         ("3:2", "", "--nnodes=3:2 is not MIN:MAX"),
         ("two", "", "--nnodes=two is not MIN:MAX"),
+        ("3:4", "segment=2", "segment=2 does not divide MIN of --nnodes=3:4: make MIN 4"),
+        ("2", "domain_from=rack", "domain_from=rack is no source: use env:<variable>"),
     ],
 )
 def test_a_bad_setting_is_told_in_one_line(shell: Shell, nnodes: str, conf: str, told: str) -> None:
@@ -108,6 +110,12 @@ def test_a_bad_setting_is_told_in_one_line(shell: Shell, nnodes: str, conf: str,
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert told in done.stderr
+
+
+def test_a_store_of_its_own_is_asked_for_no_domain_and_no_unit() -> None:
+    settings = parse_serve("localhost:1", "job", "4", "segment=2,unit_size=4,domain_from=nvlink,unit_from=env:NOWHERE")
+    assert (settings.node.domain_id, settings.node.unit_id) == (None, None)
+    assert settings.run.placement_rules.block == 4
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
