@@ -1,11 +1,13 @@
-"""Who is let in when several come at once: order of arrival decides, never the order of reading."""
+"""Who is let in: whoever says what the run must know; of several at once, by order of arrival, never of reading."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+from ft_rendezvous.core.capacity import Spread
 from ft_rendezvous.core.model import Outcome
 from ft_rendezvous.errors import Refused
 from ft_rendezvous.ports import Add
@@ -52,6 +54,71 @@ def test_a_goodbye_frees_an_infra_rank_for_whoever_comes_after_it_though_both_ar
     cluster.advance(2 * SETTINGS.beat_s)
     assert successor.outcome is None
     assert successor.starts == 1
+
+
+WHERE = {"domain": {"domain_id": "A"}, "unit": {"unit_id": "u1"}}
+NEEDY = [
+    pytest.param({"segment": 2}, "domain", id="segment"),
+    pytest.param({"spread": Spread.DOMAINS}, "domain", id="spread"),
+    pytest.param({"unit_size": 2}, "unit", id="unit"),
+    pytest.param({"unit_size": 2, "segment": 2}, "domain", id="domain of a unit"),
+    pytest.param({"unit_size": 2, "segment": 2}, "unit", id="unit of a domain"),
+]
+"""Rules, and what of a node they must know."""
+
+
+def join_vaguely(cluster: Cluster, lacking: str) -> Node:
+    """Start a node that says of itself all but this."""
+    said = {key: value for what, known in WHERE.items() if what != lacking for key, value in known.items()}
+    return cluster.join("vague", infra_rank=0, addr="gpu0", **said)
+
+
+def join_pair(cluster: Cluster) -> None:
+    for number, name in enumerate(("a", "b"), start=1):
+        cluster.join(name, infra_rank=number, domain_id="A", unit_id="u1")
+        cluster.settle()
+
+
+@pytest.mark.parametrize(("rules", "lacking"), NEEDY)
+@pytest.mark.parametrize("comes", ["first", "last"])
+def test_a_node_that_does_not_say_where_it_is_is_refused_by_name_and_disturbs_nobody(
+    rules: dict[str, Any], lacking: str, comes: str
+) -> None:
+    cluster = Cluster(RunSettings(run_id="r", min_nodes=2, max_nodes=4, **rules), SimStore())
+    if comes == "last":
+        join_pair(cluster)
+    vague = join_vaguely(cluster, lacking)
+    cluster.settle()
+    if comes == "first":
+        join_pair(cluster)
+    cluster.advance(2 * SETTINGS.beat_s)
+    assert isinstance(vague.outcome, Refused)
+    name = f"infra rank 0 at gpu0 pid {vague.participant.node.pid}"
+    assert vague.outcome.reason == f"{name} has no {lacking}, and this run needs one: see docs/placement.md"
+    assert [node.name for node in cluster.training] == ["a", "b"]
+    assert cluster.coordinator.cycle_id == 1
+
+
+@pytest.mark.parametrize(("rules", "lacking"), NEEDY)
+def test_a_node_that_was_refused_may_come_back_and_say_where_it_is(rules: dict[str, Any], lacking: str) -> None:
+    cluster = Cluster(RunSettings(run_id="r", min_nodes=2, max_nodes=4, **rules), SimStore())
+    join_vaguely(cluster, lacking)
+    cluster.advance(SETTINGS.beat_s)
+    for number, name in enumerate(("again", "other")):
+        cluster.join(name, infra_rank=number, addr=f"gpu{number}", domain_id="A", unit_id="u1")
+        cluster.settle()
+    cluster.advance(SETTINGS.lease_s + SETTINGS.beat_s)
+    assert [node.name for node in cluster.training] == ["again", "other"]
+
+
+@pytest.mark.parametrize("lacking", ["domain", "unit"])
+def test_a_node_that_does_not_say_where_it_is_is_welcome_where_nobody_needs_to_know(lacking: str) -> None:
+    cluster = Cluster(SETTINGS, SimStore())
+    join_vaguely(cluster, lacking)
+    join_pair(cluster)
+    cluster.advance(2 * SETTINGS.beat_s)
+    assert len(cluster.training) == 2
+    assert all(node.outcome is None for node in cluster.nodes.values())
 
 
 def test_a_node_that_comes_and_goes_between_two_looks_leaves_no_trace() -> None:
