@@ -75,7 +75,7 @@ def _convert(key: str, wanted: Any, value: Any) -> Any:
             return _to_bool(value)
         if isinstance(wanted, type) and issubclass(wanted, StrEnum):
             return _to_choice(wanted, value)
-        return str(value)
+        return _to_text(value)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"--rdzv-conf {key}={value} is malformed: {error}") from error
 
@@ -99,6 +99,12 @@ def _to_bool(value: Any) -> bool:
     if text in ("0", "false", "f", "no", "n"):
         return False
     raise ValueError("it must be true or false")
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, bool | list | dict):
+        raise ValueError("it must be text")
+    return str(value)
 
 
 def _to_choice(choices: type[StrEnum], value: Any) -> StrEnum:

@@ -25,7 +25,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from ft_rendezvous import net, torch_seams
+from ft_rendezvous import net, torch_seams, wire
 from ft_rendezvous.agent_store import AgentStore, barrier_keys
 from ft_rendezvous.core.joining import Drained
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
@@ -238,7 +238,9 @@ class FtRendezvousHandler(RendezvousHandler):
     def _linked_session(self) -> Session:
         """The session, with a link that works: a broken one is replaced within a lease, or the store is lost."""
         if self._session is None:
-            self._session = open_session(self._settings, self._node_info())
+            node = self._node_info()
+            wire.check_node(node)
+            self._session = open_session(self._settings, node)
         elif self._session.link.is_broken:
             self._session = self._reopen(self._session)
         if self.workers is not None:
@@ -333,9 +335,13 @@ class FtRendezvousHandler(RendezvousHandler):
         with _on_signals(got.append) as restore:
             if not host.wait(1.0):
                 log.info("this node hosts the store: staying until every other node has gone")
+            alone_until = time.monotonic() + self._settings.run.join_s
             while not host.wait(SIGNAL_GLANCE_S):
-                others = len(host.coordinator.roster.members)
-                if got and others:
+                others, now = len(host.coordinator.roster.members), time.monotonic()
+                if not others and (got or now >= alone_until):
+                    break  # Nobody came, or nobody is left: the store is of no use to anybody.
+                alone_until = now + self._settings.run.join_s if others else alone_until
+                if got:
                     text = "%s: staying, because other nodes need the store on this node (%d); again: the run ends"
                     log.warning(text, signal.Signals(got[0]).name, others)
                     got.clear()

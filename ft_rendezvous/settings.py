@@ -110,14 +110,15 @@ class RunSettings:
         for key, size in (("segment", self.segment), ("unit_size", self.unit_size)):
             if size < 1:
                 raise ConfigError(f"{key}=0 would place nobody: leave it out, or make it 1 or more")
-            if self.min_nodes % size:
-                raise ConfigError(
-                    f"{key}={size} does not divide MIN of --nnodes={self.min_nodes}:{self.max_nodes}: "
-                    f"make MIN {-(-self.min_nodes // size) * size}, for example"
-                )
         if self.unit_size > 1 and self.unit_size % self.segment:
+            raise ConfigError(f"unit_size={self.unit_size} is no multiple of segment={self.segment}: units train whole")
+        rules = self.placement_rules
+        if self.min_nodes % rules.block:
+            key = "unit_size" if rules.needs_unit else "segment"
+            works = -(-self.min_nodes // rules.block) * rules.block
             raise ConfigError(
-                f"unit_size={self.unit_size} is no multiple of segment={self.segment}: a unit trains whole"
+                f"{key}={rules.block} does not divide MIN of --nnodes={self.min_nodes}:{self.max_nodes}: "
+                f"make it --nnodes={works}:{max(works, self.max_nodes)}, for example"
             )
 
     @property
@@ -257,16 +258,14 @@ def parse_settings(
     check_known(given, {*fields_by_key(RunSettings), *fields_by_key(NodeSettings), *IGNORED_KEYS, "config"})
     run = RunSettings(run_id=run_id, min_nodes=min_nodes, max_nodes=max_nodes, **values_for(RunSettings, given))
     from_conf = values_for(NodeSettings, given)
-    domain_id, unit_id = from_conf.pop("domain_id", env.get("FT_DOMAIN_ID") or None), from_conf.pop("unit_id", None)
     if is_node:
-        domain_id, unit_id = _find_place(run, domain_id, unit_id, env)
+        if "infra_rank" not in from_conf:
+            from_conf["infra_rank"] = _infra_rank_from(env)
+        from_conf |= _find_place(run, from_conf, env)
     node = NodeSettings(
         endpoint_host=host,
         endpoint_port=port,
         local_addr=local_addr,
-        infra_rank=from_conf.pop("infra_rank", _infra_rank_from(env)),
-        domain_id=domain_id,
-        unit_id=unit_id,
         shares_store=env.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1",
         **from_conf,
     )
@@ -303,28 +302,37 @@ def settings_table() -> str:
 # --- parts ------------------------------------------------------------------------------------------
 
 
-def _find_place(
-    run: RunSettings, domain_id: str | None, unit_id: str | None, env: Mapping[str, str]
-) -> tuple[str | None, str | None]:
+def _find_place(run: RunSettings, given: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str | None]:
     """This node's domain and unit: what is given, else what the run's sources say. Raises if one is missing."""
     place = whereabouts.Place(env.get("SLURMD_NODENAME") or socket.gethostname(), env)
-    if domain_id is None and run.domain_from is not None:
+    domain_id, unit_id = given.get("domain_id"), given.get("unit_id")
+    if domain_id is not None:
+        domain_id = whereabouts.check_name("domain", domain_id, place)
+    elif env.get("FT_DOMAIN_ID", "").strip():
+        domain_id = whereabouts.check_name("FT_DOMAIN_ID", env["FT_DOMAIN_ID"], place)
+    elif run.domain_from is not None:
         domain_id = whereabouts.find_name("domain_from", run.domain_from, place)
-    if unit_id is None and run.unit_from is not None:
+    if unit_id is not None:
+        unit_id = whereabouts.check_name("unit", unit_id, place)
+    elif run.unit_from is not None:
         unit_id = whereabouts.find_name("unit_from", run.unit_from, place)
+    _check_place(run, domain_id, unit_id, place.hostname)
+    return {"domain_id": domain_id, "unit_id": unit_id}
+
+
+def _check_place(run: RunSettings, domain_id: str | None, unit_id: str | None, hostname: str) -> None:
     rules = run.placement_rules
     if domain_id is None and rules.needs_domain:
         needs = f"segment={run.segment}" if run.segment > 1 else f"spread={run.spread}"
         raise ConfigError(
-            f"{needs} needs every node's domain, and node {place.hostname} has none: set domain_from (see "
+            f"{needs} needs every node's domain, and node {hostname} has none: set domain_from (see "
             "docs/placement.md), or on each node domain or FT_DOMAIN_ID"
         )
     if unit_id is None and rules.needs_unit:
         raise ConfigError(
-            f"unit_size={run.unit_size} needs every node's unit, and node {place.hostname} has none: set unit_from, "
+            f"unit_size={run.unit_size} needs every node's unit, and node {hostname} has none: set unit_from, "
             "for example unit_from=env:SLURM_ARRAY_TASK_ID, or on each node unit"
         )
-    return domain_id, unit_id
 
 
 def _infra_rank_from(env: Mapping[str, str]) -> int | None:

@@ -6,15 +6,23 @@ environment of its own and decides nothing; whatever a source cannot tell is an 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import IO
 
 from ft_rendezvous.errors import ConfigError
 
 COMMAND_S = 30.0
 """How long a command may take; nvidia-smi has been seen to take ten seconds on a machine that has just started."""
+
+MOST_BYTES = 4 << 20
+"""Of a command's output; `nvidia-smi -q` prints about 10 KB per GPU."""
 
 LONGEST = 200
 """Of a name, in characters: it travels in every arrival."""
@@ -32,13 +40,19 @@ def find_name(key: str, source: str, place: Place) -> str:
     """What the source says of this node. Raises ConfigError, naming the setting, the node and the next step."""
     kind, detail = split_source(key, source)
     try:
-        name = _FINDERS[kind](detail, place).strip()
+        name = _FINDERS[kind](detail, place)
     except _NotFound as error:
         raise ConfigError(f"{key}={source} says nothing of node {place.hostname}: {error}") from error
+    return check_name(f"{key}={source}", name, place)
+
+
+def check_name(origin: str, name: str, place: Place) -> str:
+    """A name that can travel in every arrival, and be told in a log line."""
+    name = name.strip()
     if not name or len(name) > LONGEST or not name.isprintable():
         raise ConfigError(
-            f"{key}={source} says {name[:LONGEST]!r} of node {place.hostname}: one printable line of at most {LONGEST} "
-            "characters is needed"
+            f"{origin} says {name[:LONGEST]!r} of node {place.hostname}: "
+            f"make it one printable line of at most {LONGEST} characters"
         )
     return name
 
@@ -52,12 +66,12 @@ def split_source(key: str, source: str) -> tuple[str, str]:
     if (not is_plain and not detail) or (kind == "nvlink" and colon):
         (form,) = (form for form in _FORMS if form.startswith(kind))
         raise ConfigError(f"{key}={source} is no source: the form is {form}")
-    if kind == "slurm-topology" and colon and not (detail.isascii() and detail.isdecimal() and int(detail) > 0):
+    if kind == "slurm-topology" and colon and not re.fullmatch("[1-9][0-9]?", detail):
         raise ConfigError(f"{key}={source}: the level is a number, 1 for the switch or block nearest to the node")
     if kind == "hostname":
         try:
             re.compile(detail)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ConfigError(f"{key}={source} is no regular expression: {error}") from error
     return kind, detail
 
@@ -69,7 +83,7 @@ class _NotFound(Exception):
 def _from_env(name: str, place: Place) -> str:
     value = place.env.get(name, "")
     if not value.strip():
-        raise _NotFound(f"{name} is not set in its environment")
+        raise _NotFound(f"{name} is not set in its environment: set it before torchrun starts")
     return value
 
 
@@ -86,53 +100,94 @@ def _from_slurm(level: str, place: Place) -> str:
         )
     depth = len(above) - int(level or 1) + 1
     if depth < 1:
-        raise _NotFound(f"SLURM_TOPOLOGY_ADDR={address} has {len(above)} levels above the node")
+        raise _NotFound(f"SLURM_TOPOLOGY_ADDR={address} has no level {level}, only {len(above)}: choose a lower one")
     return ".".join(above[:depth])
 
 
 def _from_hostname(regex: str, place: Place) -> str:
     match = re.search(regex, place.hostname)
     if match is None:
-        raise _NotFound("its name does not match")
+        raise _NotFound("its name does not match: change the expression, or give this node its own domain= or unit=")
     return "-".join(filter(None, match.groups())) or match.group()
 
 
 def _from_nvlink(_: str, place: Place) -> str:
     """The NVLink domain and partition of the GPUs: what the fabric manager calls cluster and clique."""
-    text = _run(["nvidia-smi", "-q"], place)
-    pairs = [tuple(part.strip() for part in line.split(":", 1)) for line in text.splitlines() if ":" in line]
-    clusters = {value for name, value in pairs if name == "ClusterUUID" and re.search("[1-9a-f]", value.lower())}
-    clusters -= {"N/A"}
-    cliques = {value for name, value in pairs if name == "CliqueId" and value != "N/A"}
-    if not clusters:
-        raise _NotFound("nvidia-smi -q shows no ClusterUUID: its GPUs are in no NVLink domain, or are not ready")
-    if len(clusters) > 1 or len(cliques) > 1:
-        raise _NotFound(f"its GPUs are in several NVLink domains: {', '.join(sorted(clusters | cliques))}")
-    return ".".join([*clusters, *cliques])
+    found: set[str] = set()
+    for fabric in _fabrics(_run(["nvidia-smi", "-q"], "nvidia-smi -q", place)):
+        cluster = fabric.get("ClusterUUID", "")
+        is_ready = fabric.get("State") == "Completed" and fabric.get("Status") == "Success"
+        if not (is_ready and _UUID.fullmatch(cluster) and cluster.strip("0-")):
+            facts = ", ".join(f"{name} {value}" for name, value in fabric.items()) or "nothing"
+            raise _NotFound(
+                f"nvidia-smi -q says of the fabric of a GPU: {facts}: start nvidia-fabricmanager (or imex), and wait "
+                "until every GPU's state is Completed"
+            )
+        found.add(f"{cluster}.{fabric.get('CliqueId', 'N/A')}".removesuffix(".N/A"))
+    if not found:
+        raise _NotFound("nvidia-smi -q shows no fabric: its GPUs are in no NVLink domain, use another source")
+    if len(found) > 1:
+        raise _NotFound(
+            f"its GPUs are in several NVLink domains: {', '.join(sorted(found))}: give it a domain= by hand"
+        )
+    return found.pop()
+
+
+_UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def _fabrics(text: str) -> list[dict[str, str]]:
+    """What `nvidia-smi -q` says under `Fabric`, of every GPU."""
+    fabrics: list[dict[str, str]] = []
+    depth: int | None = None
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if line.strip() == "Fabric":
+            depth = indent
+            fabrics.append({})
+        elif depth is not None and indent > depth and ":" in line:
+            name, _, value = line.partition(":")
+            fabrics[-1][name.strip()] = value.strip()
+        else:
+            depth = None
+    return fabrics
 
 
 def _from_command(command: str, place: Place) -> str:
-    lines = _run(["/bin/sh", "-c", command], place).strip().splitlines()
+    lines = _run(["/bin/sh", "-c", command], "the command", place).strip().splitlines()
     if len(lines) != 1:
-        raise _NotFound(f"the command printed {len(lines)} lines, and one is needed")
+        raise _NotFound(f"the command printed {len(lines)} lines: make it print one")
     return lines[0]
 
 
-def _run(command: list[str], place: Place) -> str:
-    try:
-        done = subprocess.run(
-            command, env=dict(place.env), capture_output=True, text=True, timeout=COMMAND_S, check=False
-        )
-    except FileNotFoundError as error:
-        raise _NotFound(f"{command[0]} is not there") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise _NotFound(f"{command[0]} cannot be run: {error}") from error
-    except subprocess.TimeoutExpired as error:
-        raise _NotFound(f"{command[-1]!r} took longer than {COMMAND_S:g} s") from error
-    if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise _NotFound(f"{command[-1]!r} exited with {done.returncode} and said: {said[:LONGEST]}")
-    return done.stdout
+def _run(command: list[str], called: str, place: Place) -> str:
+    """What a command prints. Its end is its own: what it leaves in the background is not waited for."""
+    with TemporaryFile() as out, TemporaryFile() as err:
+        try:
+            process = subprocess.Popen(
+                command, env=dict(place.env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0
+            )
+        except (OSError, ValueError) as error:
+            raise _NotFound(f"{called} could not be started: {error}: install it, or use another source") from error
+        try:
+            exit_code = process.wait(COMMAND_S)
+        except subprocess.TimeoutExpired:
+            raise _NotFound(f"{called} has not ended within {COMMAND_S:g} s: make it quicker") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        told = _read(out)
+        if exit_code != 0:
+            said = (_read(err).strip() or told.strip() or "nothing").splitlines()[-1]
+            raise _NotFound(f"{called} exited with {exit_code} and said: {said[:LONGEST]}")
+        return told
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(MOST_BYTES).decode(errors="surrogateescape")
 
 
 _FINDERS: Mapping[str, Callable[[str, Place], str]] = {

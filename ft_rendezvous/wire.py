@@ -23,6 +23,7 @@ from ft_rendezvous.core.model import (
     AnyRecord,
     Arrival,
     Head,
+    NodeInfo,
     Seat,
 )
 from ft_rendezvous.errors import ConfigError, ProtocolBug
@@ -114,9 +115,24 @@ def encode_record(record: AnyRecord) -> bytes:
     if len(line) > MAX_RECORD_BYTES:
         raise ConfigError(
             f"this node's record has {len(line)} bytes, over the {MAX_RECORD_BYTES} a record may have: "
-            "shorten domain, role or reason"
+            "shorten domain, unit, role or reason"
         )
     return b"\n" + line + b"\n"
+
+
+def check_node(node: NodeInfo) -> None:
+    """Raise ConfigError if this node could not write its arrival: before it is counted, and others wait for it."""
+    most = 1 << 31
+    encode_record(
+        Arrival(
+            epoch="0" * INCARNATION_DIGITS,
+            cycle_id=most,
+            incarnation="0" * INCARNATION_DIGITS,
+            seq=most,
+            node=node,
+            bootstrap_port=most,
+        )
+    )
 
 
 def decode_records(data: bytes, epoch: str, cycle_id: int, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:

@@ -206,7 +206,7 @@ def test_a_min_that_blocks_do_not_divide_is_refused_with_one_that_works(
     with pytest.raises(ConfigError) as caught:
         parse({key: str(size), **WHERE}, min_nodes=min_nodes, max_nodes=16)
     assert str(caught.value) == (
-        f"{key}={size} does not divide MIN of --nnodes={min_nodes}:16: make MIN {works}, for example"
+        f"{key}={size} does not divide MIN of --nnodes={min_nodes}:16: make it --nnodes={works}:16, for example"
     )
     assert parse({key: str(size), **WHERE}, min_nodes=works, max_nodes=16).run.placement_rules.block == size
 
@@ -229,7 +229,7 @@ def test_a_unit_holds_whole_segments(segment: int, unit_size: int, is_fine: bool
         return
     with pytest.raises(ConfigError) as caught:
         parse(conf, min_nodes=12, max_nodes=12)
-    assert str(caught.value) == f"unit_size={unit_size} is no multiple of segment={segment}: a unit trains whole"
+    assert str(caught.value) == f"unit_size={unit_size} is no multiple of segment={segment}: units train whole"
 
 
 def test_max_need_not_be_a_multiple_of_a_block() -> None:
@@ -510,7 +510,7 @@ def test_a_config_file_holds_sources_with_commas(tmp_path: Path) -> None:
         ("[run]\nlease_timeout = 5", "unknown --rdzv-conf key 'run'"),
         ("infra_rank = 1.5", "infra_rank=1.5 is malformed"),
         ("segment = 0", "segment=0 would place nobody"),
-        ("segment = 3", "segment=3 does not divide MIN of --nnodes=2:4: make MIN 3"),
+        ("segment = 3", "segment=3 does not divide MIN of --nnodes=2:4: make it --nnodes=3:4"),
         ('ranks = "fixed"', "ranks=fixed is malformed: it must be sticky or topology"),
         ('domain_from = "rack"', "domain_from=rack is no source"),
     ],
@@ -616,3 +616,44 @@ def test_every_key_of_the_table_can_be_set(item: dataclasses.Field[Any]) -> None
     value = special.get(key) or next(text for kind, text in values.items() if str(item.type).startswith(kind))
     needed = {"segment": {"domain": "a"}, "spread": {"domain": "a"}, "unit_size": {"unit": "a"}}.get(key, {})
     assert parse({key: value, **needed}, env={"HERE": "x"}) != parse(needed)
+
+
+# --- names that are given ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "x" * 5000, "a\nb", "\udcff"], ids=["empty", "blank", "long", "lines", "bytes"]
+)
+@pytest.mark.parametrize("key", ["domain", "unit"])
+def test_a_name_that_is_given_is_checked_as_one_that_is_found(key: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key} says .* of node .*: make it one printable line"):
+        parse({key: name})
+
+
+def test_a_domain_in_the_environment_is_checked_too_and_a_blank_one_is_none() -> None:
+    with pytest.raises(ConfigError, match=r"^FT_DOMAIN_ID says .* of node gpu3: make it one printable line"):
+        parse(env={"FT_DOMAIN_ID": "x" * 5000, "SLURMD_NODENAME": "gpu3"})
+    assert parse(env={"FT_DOMAIN_ID": " "}).node.domain_id is None
+
+
+@pytest.mark.parametrize("value", [["a", "b"], {"a": 1}, True])
+def test_a_name_is_text(value: object) -> None:
+    with pytest.raises(ConfigError, match="is malformed: it must be text"):
+        parse({"domain": value})
+
+
+def test_whoever_gives_an_infra_rank_need_not_have_a_good_one_in_the_environment() -> None:
+    env = {"SLURM_PROCID": "x", "FT_INFRA_RANK": "y"}
+    assert parse({"infra_rank": "3"}, env=env).node.infra_rank == 3
+    assert parse(env=env, is_node=False).node.infra_rank is None
+
+
+def test_the_number_of_nodes_that_is_proposed_works() -> None:
+    for conf, min_nodes, max_nodes in (
+        ({"segment": "2", "domain": "a"}, 3, 3),
+        ({"segment": "2", "unit_size": "4", "domain": "a", "unit": "u"}, 1, 8),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse(conf, min_nodes=min_nodes, max_nodes=max_nodes)
+        low, _, high = str(caught.value).partition("make it --nnodes=")[2].partition(",")[0].partition(":")
+        assert parse(conf, min_nodes=int(low), max_nodes=int(high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def test_what_is_no_name_is_shown_with_what_is_one(value: str, shown: str) -> No
     with pytest.raises(ConfigError) as caught:
         find("env:RACK", {"RACK": value})
     assert str(caught.value) == (
-        f"domain_from=env:RACK says {shown} of node {HOSTNAME}: one printable line of at most 200 characters is needed"
+        f"domain_from=env:RACK says {shown} of node {HOSTNAME}: make it one printable line of at most 200 characters"
     )
 
 
@@ -163,12 +164,12 @@ def test_a_variable_of_the_node() -> None:
 
 @pytest.mark.parametrize("env", [{}, {"RACK": ""}, {"RACK": " \n"}], ids=["unset", "empty", "blank"])
 def test_a_variable_that_says_nothing_is_to_be_set(env: dict[str, str]) -> None:
-    assert refusal("env:RACK", env) == "RACK is not set in its environment"
+    assert refusal("env:RACK", env) == "RACK is not set in its environment: set it before torchrun starts"
 
 
 def test_a_source_sees_the_nodes_environment_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RACK", "of the test")
-    assert refusal("env:RACK", {}) == "RACK is not set in its environment"
+    assert refusal("env:RACK", {}) == "RACK is not set in its environment: set it before torchrun starts"
     assert find("command:echo ${RACK-none}", {}) == "none"
     assert find("command:echo ${RACK-none}", {"RACK": "rack7"}) == "rack7"
 
@@ -201,7 +202,7 @@ def test_a_level_above_the_highest_is_told_with_how_many_there_are() -> None:
     env = slurm("root.leaf1.gpu3", "switch.switch.node")
     for level in (3, 99):
         lack = refusal(f"slurm-topology:{level}", env)
-        assert lack == "SLURM_TOPOLOGY_ADDR=root.leaf1.gpu3 has 2 levels above the node"
+        assert lack == f"SLURM_TOPOLOGY_ADDR=root.leaf1.gpu3 has no level {level}, only 2: choose a lower one"
 
 
 @pytest.mark.parametrize("level", ["", ":1", ":2"])
@@ -240,11 +241,13 @@ def test_a_part_of_the_hosts_name(regex: str, name: str) -> None:
 
 
 def test_a_name_that_does_not_match_is_told() -> None:
-    assert refusal("hostname:^rack") == "its name does not match"
+    assert refusal("hostname:^rack").startswith("its name does not match: change the expression, or ")
 
 
 def test_a_match_of_nothing_is_no_name() -> None:
-    with pytest.raises(ConfigError, match=rf"^domain_from=hostname:x\* says '' of node {HOSTNAME}: one printable line"):
+    with pytest.raises(
+        ConfigError, match=rf"^domain_from=hostname:x\* says '' of node {HOSTNAME}: make it one printable line"
+    ):
         find("hostname:x*")
 
 
@@ -307,54 +310,66 @@ def test_the_nvlink_domain_is_cluster_and_clique(smi: Smi, gpus: list[str], name
     assert find("nvlink", smi(print_gpus(*gpus))) == name
 
 
+READY = gpu("0", UUID)
+
+
 @pytest.mark.parametrize(
-    "gpus",
+    ("gpus", "facts"),
     [
-        [],
-        [gpu("N/A", "N/A", "N/A", "N/A")] * 2,
-        [gpu("N/A", "N/A", "In Progress", "N/A")] * 2,
-        [gpu("0", NO_UUID)] * 2,
-        [gpu("0", NO_UUID, status="Insufficient Resources")] * 2,
+        ([gpu("N/A", "N/A", "N/A", "N/A")] * 2, "State N/A, Status N/A, CliqueId N/A, ClusterUUID N/A"),
+        ([READY, gpu("N/A", "N/A", "In Progress", "N/A")], "State In Progress, Status N/A"),
+        ([gpu("0", NO_UUID)] * 2, f"CliqueId 0, ClusterUUID {NO_UUID}"),
+        ([READY, gpu("0", NO_UUID)], f"CliqueId 0, ClusterUUID {NO_UUID}"),
+        ([gpu("0", UUID, status="Insufficient Resources")] * 2, "Status Insufficient Resources"),
+        ([gpu("Unknown Error", "Unknown Error")], "ClusterUUID Unknown Error"),
     ],
-    ids=["no GPU", "N/A", "in progress", "zeros", "failed"],
+    ids=["N/A", "one in progress", "zeros", "one of zeros", "failed", "not a UUID"],
 )
-def test_gpus_in_no_nvlink_domain_are_told(smi: Smi, gpus: list[str]) -> None:
+def test_a_gpu_that_is_not_ready_is_told_with_its_facts(smi: Smi, gpus: list[str], facts: str) -> None:
     lack = refusal("nvlink", smi(print_gpus(*gpus)))
-    assert lack == "nvidia-smi -q shows no ClusterUUID: its GPUs are in no NVLink domain, or are not ready"
+    assert lack.startswith("nvidia-smi -q says of the fabric of a GPU: State ")
+    assert facts in lack
+    assert "wait until every GPU's state is Completed" in lack
+
+
+def test_gpus_without_a_fabric_are_told(smi: Smi) -> None:
+    lack = refusal("nvlink", smi(print_gpus()))
+    assert lack == "nvidia-smi -q shows no fabric: its GPUs are in no NVLink domain, use another source"
 
 
 @pytest.mark.parametrize(
     ("gpus", "told"),
     [
-        ([gpu("1", UUID), gpu("1", OTHER_UUID)], ["1", UUID, OTHER_UUID]),
-        ([gpu("1", UUID), gpu("2", UUID)], ["1", "2", UUID]),
+        ([gpu("1", UUID), gpu("1", OTHER_UUID)], [f"{UUID}.1", f"{OTHER_UUID}.1"]),
+        ([gpu("1", UUID), gpu("2", UUID)], [f"{UUID}.1", f"{UUID}.2"]),
     ],
     ids=["clusters", "cliques"],
 )
 def test_gpus_in_several_nvlink_domains_are_told_with_these(smi: Smi, gpus: list[str], told: list[str]) -> None:
     lack = refusal("nvlink", smi(print_gpus(*gpus)))
-    assert lack == f"its GPUs are in several NVLink domains: {', '.join(told)}"
+    assert lack.startswith(f"its GPUs are in several NVLink domains: {', '.join(told)}: ")
 
 
 def test_a_node_without_nvidia_smi_is_told(tmp_path: Path) -> None:
-    assert refusal("nvlink", {"PATH": str(tmp_path)}) == "nvidia-smi is not there"
+    assert refusal("nvlink", {"PATH": str(tmp_path)}).startswith("nvidia-smi -q could not be started: ")
 
 
 def test_an_nvidia_smi_that_cannot_be_run_is_told(smi: Smi, tmp_path: Path) -> None:
     env = smi("exit 0")
     (tmp_path / "nvidia-smi").chmod(0o644)
-    assert refusal("nvlink", env).startswith("nvidia-smi cannot be run: ")
+    assert refusal("nvlink", env).startswith("nvidia-smi -q could not be started: ")
 
 
 def test_an_nvidia_smi_that_fails_is_told_with_what_it_said(smi: Smi) -> None:
     said = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     lack = refusal("nvlink", smi(f'echo "{said}"; exit 9'))
-    assert lack.endswith(f" exited with 9 and said: {said}")
+    assert lack == f"nvidia-smi -q exited with 9 and said: {said}"
 
 
 def test_an_nvidia_smi_that_hangs_is_not_waited_for(smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whereabouts, "COMMAND_S", 0.2)
-    assert refusal("nvlink", smi("exec /bin/sleep 600")).endswith(" took longer than 0.2 s")
+    lack = refusal("nvlink", smi("exec /bin/sleep 600"))
+    assert lack == "nvidia-smi -q has not ended within 0.2 s: make it quicker"
 
 
 # --- command ----------------------------------------------------------------------------------------
@@ -380,7 +395,7 @@ def test_a_command_says_it_in_one_line(command: str, name: str) -> None:
     [("true", 0), ("printf ' \\n\\n'", 0), ("echo rack7 >&2", 0), ("echo a; echo b", 2), ("printf 'a\\n\\nb'", 3)],
 )
 def test_a_command_that_prints_another_number_of_lines_is_told(command: str, count: int) -> None:
-    assert refusal(f"command:{command}") == f"the command printed {count} lines, and one is needed"
+    assert refusal(f"command:{command}") == f"the command printed {count} lines: make it print one"
 
 
 @pytest.mark.parametrize(
@@ -394,12 +409,12 @@ def test_a_command_that_prints_another_number_of_lines_is_told(command: str, cou
     ],
 )
 def test_a_command_that_fails_is_told_with_what_it_said_last(command: str, lack: str) -> None:
-    assert refusal(f"command:{command}") == f"{command!r} {lack}"
+    assert refusal(f"command:{command}") == f"the command {lack}"
 
 
 def test_a_command_that_is_not_there_is_told() -> None:
     lack = refusal("command:/nowhere/which-rack")
-    assert lack.startswith("'/nowhere/which-rack' exited with 127 and said: ")
+    assert lack.startswith("the command exited with 127 and said: ")
 
 
 def test_what_a_command_said_last_is_cut() -> None:
@@ -409,7 +424,33 @@ def test_what_a_command_said_last_is_cut() -> None:
 
 def test_a_command_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whereabouts, "COMMAND_S", 0.2)
-    assert refusal("command:exec sleep 600") == "'exec sleep 600' took longer than 0.2 s"
+    assert refusal("command:exec sleep 600") == "the command has not ended within 0.2 s: make it quicker"
+
+
+def test_what_a_command_that_takes_too_long_has_started_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whereabouts, "COMMAND_S", 1.0)
+    refusal(f"command:sleep 600 & echo $! > {tmp_path}/pid; wait")
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(500):
+        stat = Path(f"/proc/{pid}/stat")
+        if not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.01)
+    raise AssertionError("it sleeps on")
+
+
+def test_what_a_command_leaves_behind_is_not_waited_for() -> None:
+    assert find("command:sleep 5 & echo rack7") == "rack7"
+
+
+def test_a_command_reads_nothing_of_ours() -> None:
+    assert find("command:cat; echo rack7") == "rack7"
+
+
+def test_a_command_may_complain_in_any_bytes() -> None:
+    assert find("command:printf '\\377' >&2; echo rack7") == "rack7"
 
 
 @pytest.mark.parametrize(
@@ -422,7 +463,9 @@ def test_a_command_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.Mon
     ids=["long", "coloured", "tabs"],
 )
 def test_a_command_that_prints_no_name_is_told_with_what_it_printed(command: str, shown: str) -> None:
-    with pytest.raises(ConfigError, match=f"says .* of node {HOSTNAME}: one printable line of at most 200") as caught:
+    with pytest.raises(
+        ConfigError, match=f"says .* of node {HOSTNAME}: make it one printable line of at most 200"
+    ) as caught:
         find(f"command:{command}")
     assert f" says {shown} of node " in str(caught.value)
 

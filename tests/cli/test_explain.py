@@ -21,7 +21,10 @@ ROSTER = '{"nodes": [{"infra_rank": 0, "domain": "A"}, {"infra_rank": 1, "domain
         pytest.param(ROSTER, ["roster.json"], "pass --nnodes MIN:MAX", id="how many nodes train"),
         pytest.param(ROSTER, ["roster.json", "--nnodes", "x"], "is not MIN:MAX", id="nnodes is malformed"),
         pytest.param(
-            ROSTER, ["roster.json", "--nnodes", "2", "--segment", "3"], "make MIN 3", id="a segment that does not fit"
+            ROSTER,
+            ["roster.json", "--nnodes", "2", "--segment", "3"],
+            "make it --nnodes=3:3",
+            id="a segment that does not fit",
         ),
         pytest.param(
             ROSTER, ["roster.json", "--nnodes", "2", "--lose", "9"], "there is no live node '9'", id="nobody is lost"

@@ -101,7 +101,7 @@ def test_a_taken_port_is_told_with_the_next_step(shell: Shell) -> None:
         ("2", "lease_timeout=1", "must be more than 3 x beat_interval"),
         ("3:2", "", "--nnodes=3:2 is not MIN:MAX"),
         ("two", "", "--nnodes=two is not MIN:MAX"),
-        ("3:4", "segment=2", "segment=2 does not divide MIN of --nnodes=3:4: make MIN 4"),
+        ("3:4", "segment=2", "segment=2 does not divide MIN of --nnodes=3:4: make it --nnodes=4:4"),
         ("2", "domain_from=rack", "domain_from=rack is no source: use env:<variable>"),
     ],
 )

@@ -310,7 +310,7 @@ def test_a_reader_knows_whether_counts_and_records_agree(counted: int, written: 
 
 
 def test_a_record_too_large_to_be_accepted_is_not_even_written() -> None:
-    with pytest.raises(ConfigError, match=r"over the 4096 .* shorten domain, role or reason"):
+    with pytest.raises(ConfigError, match=r"over the 4096 .* shorten domain, unit, role or reason"):
         wire.encode_record(Failure(epoch=EPOCH, cycle_id=1, incarnation=incarnation(1), reason="x" * 5000))
 
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.integration.cluster import QUICK, Cluster, Job, Node, assert_quiet, ranks_of, send
 from tests.integration.workers.train import EVERY_RANK, EXIT_ON_PURPOSE
 
@@ -220,6 +222,17 @@ def test_unhealthy_nodes_stay_away(cluster: Cluster) -> None:
     assert_quiet(*healthy)
     assert [ranks_of(node, 1) for node in healthy] == [[0], [1]]
     assert job.ranks_and_sums(cycle=1) == [(0, 3), (1, 3)]
+
+
+@pytest.mark.parametrize("end", ["a signal", "join_timeout"])
+def test_a_host_that_is_unfit_and_alone_does_not_stay_for_ever(cluster: Cluster, end: str) -> None:
+    sick = write_config(cluster.path("sick.toml"), "exit 4")
+    job = cluster.job("2:4", conf={"join_timeout": 3 if end == "join_timeout" else 600})
+    host = job.start("host", is_host=True, conf={"config": sick})
+    host.wait_for("this node hosts the store: staying")
+    if end == "a signal":
+        host.signal(signal.SIGTERM)
+    assert host.wait_exit() != 0
 
 
 def test_too_few_healthy_nodes_end_the_run(cluster: Cluster) -> None:
