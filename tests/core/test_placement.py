@@ -1,201 +1,407 @@
-"""Who trains with which rank, against a second implementation that tries every possibility.
+"""Who trains with which rank: against a second implementation that tries everything, by properties, by example.
 
-The oracle knows only the sentences of the documentation: survivors keep their rank; a hole goes to the node with its
-own infra rank, else to one of its domain, else to the next in topology order.
+That the properties can fail is shown with placements that are broken on purpose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import permutations
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from ft_rendezvous.core.capacity import PlacementRules
-from ft_rendezvous.core.model import Arrival
+from ft_rendezvous.core.capacity import PlacementRules, Ranks, Spread
+from ft_rendezvous.core.model import Arrival, NodeInfo
 from ft_rendezvous.core.placement import place
-from tests.core.build import arrival, incarnation, node
+from tests.core.naive import FAR, KEPT, NEAR, OWN, Judge
+from tests.core.variants import VARIANTS, Placing
+from tests.core.worlds import KINDS, Kind, World, by_name, capacity_of, names, placed, seat, worlds
 
-RULES = PlacementRules(min_nodes=1, max_nodes=9)
+SOON = settings(max_examples=500, phases=[Phase.generate])
+"""What is not found in so many worlds is as good as never looked for."""
 
-# --- the oracle -------------------------------------------------------------------------------------
+# --- properties -------------------------------------------------------------------------------------
 
-OWN, DOMAIN, OTHER = 0, 1, 2
-"""How well a node fits a hole, best first."""
-
-
-def in_topology_order(arrived: Sequence[Arrival]) -> list[Arrival]:
-    with_rank = [a for a in arrived if a.node.infra_rank is not None]
-    without = [a for a in arrived if a.node.infra_rank is None]
-    with_rank.sort(key=lambda a: a.node.infra_rank or 0)
-    without.sort(key=lambda a: (a.node.addr, a.node.pid, a.incarnation))
-    return sorted([*with_rank, *without], key=lambda a: a.node.domain_id or "")
+Property = Callable[[World, Placing], bool]
+PROPERTIES: dict[str, Property] = {}
 
 
-def fit(hole: int, candidate: Arrival, previous: Sequence[Arrival]) -> int:
-    if hole >= len(previous):
-        return OTHER
-    gone = previous[hole].node
-    if gone.domain_id != candidate.node.domain_id:
-        return OTHER
-    return OWN if gone.infra_rank is not None and gone.infra_rank == candidate.node.infra_rank else DOMAIN
+def _property(holds: Property) -> Property:
+    PROPERTIES[holds.__name__] = holds
+    return holds
 
 
-def naive_place(arrived: Sequence[Arrival], previous: Sequence[Arrival], world_size: int) -> list[str]:
-    """Score every way to fill the holes and take the best."""
-    here = {a.incarnation for a in arrived}
-    ranks: list[str | None] = [
-        previous[rank].incarnation if rank < len(previous) and previous[rank].incarnation in here else None
-        for rank in range(world_size)
-    ]
-    holes = [rank for rank in range(world_size) if ranks[rank] is None]
-    free = [a for a in in_topology_order(arrived) if a.incarnation not in ranks]
-
-    def score(choice: tuple[int, ...]) -> tuple[object, ...]:
-        fits = [fit(hole, free[index], previous) for hole, index in zip(holes, choice, strict=True)]
-        by_fit = [[index for index, fits_ in zip(choice, fits, strict=True) if fits_ == level] for level in (0, 1, 2)]
-        # More of the better fits; then the lower ranks first; then, fit by fit, the earlier in topology order.
-        return (-fits.count(OWN), -fits.count(DOMAIN), fits, by_fit)
-
-    best = min(permutations(range(len(free)), len(holes)), key=score)
-    for hole, index in zip(holes, best, strict=True):
-        ranks[hole] = free[index].incarnation
-    return [name for name in ranks if name is not None]
+def blocks_of(world: World, placing: Placing, size: int) -> list[list[NodeInfo]]:
+    here = by_name(world.arrived)
+    nodes = [here[name].node for name in placing(world).ranks]
+    return [nodes[start : start + size] for start in range(0, len(nodes), size)]
 
 
-# --- worlds -----------------------------------------------------------------------------------------
-
-domains = st.sampled_from([None, "rack1", "rack2"])
-
-
-@st.composite
-def worlds(draw: st.DrawFn) -> tuple[list[Arrival], list[Arrival], int]:
-    """Who arrived, the last world, and the size: some of the last world are back, some newcomers came.
-
-    A newcomer may hold the infra rank of a node that is gone; no two nodes here hold the same.
-    """
-    world_size = draw(st.integers(1, 4))
-    infra_ranks = draw(st.permutations([None, None, None, *range(8)]))
-    previous: list[Arrival] = []
-    if draw(st.booleans()):
-        for rank in range(world_size):
-            info = node(rank, infra_rank=infra_ranks[rank], domain_id=draw(domains))
-            previous.append(arrival(rank, info=info))
-    survivors = [seat for seat in previous if draw(st.booleans())]
-    held = {seat.node.infra_rank for seat in survivors}
-    arrived = list(survivors)
-    count = draw(st.integers(world_size - len(survivors), world_size - len(survivors) + 2))
-    for number in range(10, 10 + count):
-        free = [None, *(rank for rank in range(8) if rank not in held)]
-        infra_rank = draw(st.sampled_from(free))
-        held.add(infra_rank)
-        info = node(number, infra_rank=infra_rank, domain_id=draw(domains), addr=draw(st.sampled_from("xyz")))
-        arrived.append(arrival(number, info=info))
-    return arrived, previous, world_size
+@_property
+def every_rank_is_given_once(world: World, placing: Placing) -> bool:
+    ranks = placing(world).ranks
+    return len(ranks) == len(set(ranks)) == world.size and set(ranks) <= by_name(world.arrived).keys()
 
 
-def by_name(arrived: Sequence[Arrival]) -> dict[str, Arrival]:
-    return {a.incarnation: a for a in arrived}
+@_property
+def nobody_is_forgotten(world: World, placing: Placing) -> bool:
+    placement = placing(world)
+    return sorted([*placement.ranks, *placement.standbys]) == sorted(by_name(world.arrived))
 
 
+@_property
+def segments_are_within_one_domain(world: World, placing: Placing) -> bool:
+    segments = blocks_of(world, placing, world.rules.segment)
+    return all(len({node.domain_id for node in segment}) == 1 for segment in segments)
+
+
+@_property
+def units_train_whole(world: World, placing: Placing) -> bool:
+    """The ranks of a block are all of one unit, and no unit has two blocks."""
+    units = [{node.unit_id for node in block} for block in blocks_of(world, placing, world.rules.unit_size)]
+    return not world.rules.needs_unit or len(set().union(*units)) == sum(map(len, units)) == len(units)
+
+
+@_property
+def arrival_order_does_not_matter(world: World, placing: Placing) -> bool:
+    in_order = tuple(sorted(world.arrived, key=lambda one: one.incarnation))
+    return placing(world) == placing(replace(world, arrived=in_order))
+
+
+@_property
+def placing_again_changes_nothing(world: World, placing: Placing) -> bool:
+    here, ranks = by_name(world.arrived), placing(world).ranks
+    return placing(replace(world, previous=tuple(here[name] for name in ranks))).ranks == ranks
+
+
+@_property
+def ranks_by_topology_forget_the_last_world(world: World, placing: Placing) -> bool:
+    return world.rules.ranks is Ranks.STICKY or placing(world) == placing(replace(world, previous=()))
+
+
+@_property
+def no_more_survivors_can_keep_their_ranks(world: World, placing: Placing) -> bool:
+    judge = Judge(world)
+    return judge.kept(placing(world).ranks) == max(map(judge.kept, judge.rankings))
+
+
+@_property
+def nothing_possible_is_better(world: World, placing: Placing) -> bool:
+    judge, ranks = Judge(world), placing(world).ranks
+    return ranks in judge.rankings and judge.is_best(ranks)
+
+
+@_property
+def whoever_is_new_is_from_where_most_are_left(world: World, placing: Placing) -> bool:
+    """Of nodes and segments: of units it is not said whether the spares of a unit count."""
+    if world.rules.spread is Spread.NONE or world.rules.needs_unit:
+        return True
+    return Judge(world).is_spread(placing(world).ranks)
+
+
+@_property
+def spares_are_spread_evenly(world: World, placing: Placing) -> bool:
+    """In a first world: no other choice leaves fewer in the domains where most are left."""
+    judge = Judge(world)
+    if world.rules.spread is Spread.NONE or world.last or judge.is_spanning:
+        return True
+    return judge.spares(placing(world).ranks) == min(map(judge.spares, judge.rankings))
+
+
+@_property
+def spreading_moves_no_survivor(world: World, placing: Placing) -> bool:
+    def kept(spread: Spread) -> list[bool]:
+        ranks = placing(replace(world, rules=replace(world.rules, spread=spread))).ranks
+        return [one.incarnation == name for one, name in zip(world.last, ranks, strict=False)]
+
+    return kept(Spread.DOMAINS) == kept(Spread.NONE)
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
 @given(world=worlds())
-def test_placement_is_what_trying_everything_finds_best(world: tuple[list[Arrival], list[Arrival], int]) -> None:
-    arrived, previous, world_size = world
-    assert list(place(by_name(arrived), previous, world_size, RULES).ranks) == naive_place(
-        arrived, previous, world_size
-    )
+def test_of_every_placement(name: str, world: World) -> None:
+    assert PROPERTIES[name](world, placed)
 
 
-@given(world=worlds())
-def test_every_rank_is_given_once_and_nobody_is_forgotten(world: tuple[list[Arrival], list[Arrival], int]) -> None:
-    arrived, previous, world_size = world
-    placement = place(by_name(arrived), previous, world_size, RULES)
-    assert len(placement.ranks) == world_size
-    assert sorted([*placement.ranks, *placement.standbys]) == sorted(a.incarnation for a in arrived)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@settings(max_examples=150)
+@given(data=st.data())
+def test_placement_is_what_trying_everything_finds_best(kind: Kind, data: st.DataObject) -> None:
+    assert nothing_possible_is_better(data.draw(worlds([kind])), placed)
 
 
-@given(world=worlds())
-def test_survivors_keep_their_ranks(world: tuple[list[Arrival], list[Arrival], int]) -> None:
-    arrived, previous, world_size = world
-    ranks = place(by_name(arrived), previous, world_size, RULES).ranks
-    for rank, seat in enumerate(previous):
-        if seat in arrived:
-            assert ranks[rank] == seat.incarnation
+# --- properties that see ----------------------------------------------------------------------------
 
 
-@given(world=worlds(), data=st.data())
-def test_the_result_depends_on_who_arrived_and_not_on_when(
-    world: tuple[list[Arrival], list[Arrival], int], data: st.DataObject
-) -> None:
-    arrived, previous, world_size = world
-    shuffled = data.draw(st.permutations(arrived))
-    assert place(by_name(shuffled), previous, world_size, RULES) == place(by_name(arrived), previous, world_size, RULES)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_broken_placement_is_caught(name: str) -> None:
+    variant = VARIANTS[name]
+    holds = PROPERTIES[variant.caught_by]
+    find(worlds(variant.kinds), lambda world: not holds(world, variant.placing), settings=SOON)
 
 
-@given(world=worlds())
-def test_no_more_nodes_are_exchanged_than_were_lost(world: tuple[list[Arrival], list[Arrival], int]) -> None:
-    arrived, previous, world_size = world
-    ranks = place(by_name(arrived), previous, world_size, RULES).ranks
-    lost = [seat for seat in previous if seat not in arrived]
-    newcomers = set(ranks) - {seat.incarnation for seat in previous}
-    assert len(newcomers) == (len(lost) if previous else world_size)
+def test_no_property_is_blind() -> None:
+    assert {variant.caught_by for variant in VARIANTS.values()} == PROPERTIES.keys()
 
 
-@given(world=worlds())
-def test_placing_the_same_nodes_again_changes_nothing(world: tuple[list[Arrival], list[Arrival], int]) -> None:
-    arrived, previous, world_size = world
-    first = place(by_name(arrived), previous, world_size, RULES)
-    sealed = [by_name(arrived)[name] for name in first.ranks]
-    assert place(by_name(arrived), sealed, world_size, RULES).ranks == first.ranks
+def fits_of(world: World) -> list[int]:
+    judge = Judge(world)
+    return [judge.fits[rank][name] for rank, name in enumerate(placed(world).ranks)]
+
+
+@pytest.mark.parametrize(
+    "is_drawn",
+    [
+        pytest.param(lambda world: world.size < len(world.last), id="shrinks"),
+        pytest.param(lambda world: 0 < len(world.last) < world.size, id="grows"),
+        pytest.param(lambda world: {KEPT, OWN, NEAR} <= set(fits_of(world)), id="fills holes"),
+        pytest.param(lambda world: FAR in fits_of(world)[: len(world.last)] and KEPT in fits_of(world), id="moves"),
+        pytest.param(lambda world: Judge(world).is_anybody_displaced(placed(world).ranks), id="displaces"),
+    ],
+)
+def test_a_world_is_drawn_that(is_drawn: Callable[[World], bool]) -> None:
+    find(worlds(), is_drawn, settings=SOON)
 
 
 # --- examples a reader can follow -------------------------------------------------------------------
 
+RULES = PlacementRules(min_nodes=1, max_nodes=9)
+SEGMENTS_OF_2 = replace(RULES, segment=2)
+UNITS_OF_2 = replace(RULES, unit_size=2)
 
-def seat(number: int, infra_rank: int | None = None, domain_id: str | None = None) -> Arrival:
-    return arrival(number, info=node(number, infra_rank=infra_rank, domain_id=domain_id))
+
+def at(domain_id: str | None, *numbers: int, unit: str | None = None) -> list[Arrival]:
+    """Nodes of one domain; the number is the infra rank."""
+    return [seat(number, number, domain_id, unit) for number in numbers]
+
+
+def restarted(number: int, infra_rank: int, domain_id: str | None = None) -> list[Arrival]:
+    return [seat(number, infra_rank, domain_id)]
+
+
+def check(
+    rules: PlacementRules,
+    arrived: Sequence[Arrival],
+    previous: Sequence[Arrival],
+    ranks: Sequence[int],
+    standbys: Sequence[int],
+) -> None:
+    placement = place(by_name(arrived), previous, len(ranks), rules)
+    assert placement.ranks == names(ranks)
+    assert placement.standbys == names(standbys)
 
 
 @pytest.mark.parametrize(
-    ("arrived", "previous", "ranks", "standbys"),
+    ("arrived", "ranks", "standbys"),
     [
-        pytest.param([seat(3), seat(1), seat(2)], [], [1, 2, 3], [], id="first world by address"),
+        pytest.param([seat(3), seat(1), seat(2)], [1, 2, 3], [], id="by address"),
+        pytest.param([seat(1, 2), seat(2, 1), seat(3, 0)], [3, 2, 1], [], id="by infra rank, not by address"),
+        pytest.param([seat(1, 0, "b"), seat(2, 1, "a"), seat(3, 2, "a")], [2, 3, 1], [], id="domains stay together"),
+        pytest.param([seat(1), seat(2, 9), seat(3, 8)], [3, 2, 1], [], id="nodes without an infra rank come last"),
+        pytest.param([*at("a", 1), *at(None, 2)], [2, 1], [], id="nodes without a domain come first"),
+        pytest.param([*at("rack10", 1, 2), *at("rack2", 3, 4)], [3, 4, 1], [2], id="rack2 comes before rack10"),
+        pytest.param([*at("a10b2", 1), *at("a10b1", 2), *at("a9b3", 3)], [3, 2, 1], [], id="every number counts"),
+    ],
+)
+def test_first_world(arrived: list[Arrival], ranks: list[int], standbys: list[int]) -> None:
+    check(RULES, arrived, (), ranks, standbys)
+
+
+@pytest.mark.parametrize(
+    ("previous", "arrived", "ranks", "standbys"),
+    [
+        pytest.param([seat(1), seat(2), seat(3)], [seat(1), seat(3), seat(9)], [1, 9, 3], [], id="a spare fills"),
         pytest.param(
-            [seat(1, 2), seat(2, 1), seat(3, 0)], [], [3, 2, 1], [], id="first world by infra rank, not by address"
-        ),
-        pytest.param(
-            [seat(1, 0, "b"), seat(2, 1, "a"), seat(3, 2, "a")], [], [2, 3, 1], [], id="domains stay together"
-        ),
-        pytest.param([seat(1), seat(2, 9), seat(3, 8)], [], [3, 2, 1], [], id="nodes without an infra rank come last"),
-        pytest.param(
-            [seat(1), seat(3), seat(9)], [seat(1), seat(2), seat(3)], [1, 9, 3], [], id="a spare fills the hole"
-        ),
-        pytest.param(
-            [seat(8, 5), seat(9, 1), seat(3, 2)],
-            [seat(1, 0), seat(2, 1), seat(3, 2)],
-            [8, 9, 3],
+            at(None, 1, 2, 3),
+            [*at(None, 3, 5), *restarted(12, infra_rank=2)],
+            [5, 12, 3],
             [],
             id="a node with the hole's infra rank takes its own place",
         ),
         pytest.param(
-            [seat(1, 0, "a"), seat(7, 5, "a"), seat(8, 6, "b"), seat(3, 2, "c")],
-            [seat(1, 0, "a"), seat(2, 1, "b"), seat(3, 2, "c")],
+            at("a", 1, 2, 3),
+            [*at("a", 0, 1, 3), *restarted(12, infra_rank=2, domain_id="b")],
+            [1, 0, 3],
+            [12],
+            id="but not in another domain",
+        ),
+        pytest.param(
+            [*at("a", 1), *at("b", 2), *at("c", 3)],
+            [*at("a", 1, 7), *at("b", 8), *at("c", 3)],
             [1, 8, 3],
             [7],
             id="a spare of the hole's domain goes before one that is first in topology order",
         ),
         pytest.param(
-            [seat(1, 0, "a"), seat(7, 5, "a"), seat(3, 2, "c")],
-            [seat(1, 0, "a"), seat(2, 1, "b"), seat(3, 2, "c")],
+            [*at("a", 1), *at("b", 2), *at("c", 3)],
+            [*at("a", 1), *at("c", 3, 7)],
             [1, 7, 3],
             [],
             id="any spare is better than none",
         ),
+        pytest.param(
+            [*at("a", 1, 2), *at("b", 3)],
+            [*at("a", 5), *at("b", 3, 4)],
+            [5, 4, 3],
+            [],
+            id="of two holes of a domain with one spare, the lower rank stays in it",
+        ),
+        pytest.param(at(None, 1, 2, 3, 4), at(None, 1, 3, 4), [1, 4, 3], [], id="shrinks: the highest fills the hole"),
+        pytest.param(at(None, 1, 2, 3, 4), at(None, 2, 4), [4, 2], [], id="shrinks by half"),
+        pytest.param(at(None, 5, 1), at(None, 1, 2, 5, 9), [5, 1, 2, 9], [], id="grows: nobody moves"),
+        pytest.param(
+            at("a", 5, 1), [*at("a", 5), *at("b", 2, 3)], [5, 2, 3], [], id="grows, and fills a hole from elsewhere"
+        ),
     ],
 )
-def test_example(arrived: list[Arrival], previous: list[Arrival], ranks: list[int], standbys: list[int]) -> None:
-    placement = place(by_name(arrived), previous, 3, RULES)
-    assert placement.ranks == tuple(map(incarnation, ranks))
-    assert placement.standbys == tuple(map(incarnation, standbys))
+def test_later_world(previous: list[Arrival], arrived: list[Arrival], ranks: list[int], standbys: list[int]) -> None:
+    check(RULES, arrived, previous, ranks, standbys)
+
+
+@pytest.mark.parametrize(
+    ("previous", "arrived", "ranks", "standbys"),
+    [
+        pytest.param([], [*at("A", 1, 2, 3), *at("B", 4, 5)], [1, 2, 4, 5], [3], id="of three, one is a spare"),
+        pytest.param([], [*at("A", 1), *at("B", 4, 5, 6, 7)], [4, 5, 6, 7], [1], id="a single node gives none"),
+        pytest.param(
+            [*at("A", 1, 2), *at("B", 4, 5)],
+            [*at("A", 2, 3), *at("B", 4, 5, 6)],
+            [3, 2, 4, 5],
+            [6],
+            id="a hole is filled from the domain of its segment",
+        ),
+        pytest.param(
+            [*at("A", 1, 2), *at("B", 4, 5)],
+            [*at("A", 0, 1), *restarted(12, infra_rank=2, domain_id="A"), *at("B", 4, 5)],
+            [1, 12, 4, 5],
+            [0],
+            id="by the node that came back",
+        ),
+        pytest.param(
+            [*at("A", 1, 2), *at("B", 4, 5)],
+            [*at("A", 2), *at("B", 4, 5, 6), *at("C", 7, 8)],
+            [7, 8, 4, 5],
+            [2, 6],
+            id="a segment moves whole to a domain that can fill it",
+        ),
+        pytest.param(
+            at("A", 1, 2, 3, 4),
+            [*at("A", 2, 3, 4), *at("B", 5, 6)],
+            [5, 6, 3, 4],
+            [2],
+            id="the segment with the most survivors stays",
+        ),
+        pytest.param(
+            at("A", 1, 2, 3, 4),
+            [*at("A", 2, 4), *at("B", 5, 6)],
+            [4, 2, 5, 6],
+            [],
+            id="of two with equally many, the lower one stays, with the survivor of the other",
+        ),
+        pytest.param(
+            at("A", 1, 2, 3, 4),
+            [*at("A", 0, 2, 4), *at("B", 5, 6)],
+            [4, 2, 5, 6],
+            [0],
+            id="who trained and lost its rank goes before a spare",
+        ),
+        pytest.param(at("A", 1, 2), [*at("A", 1, 2, 3), *at("B", 4, 5)], [1, 2, 4, 5], [3], id="grows by a segment"),
+        pytest.param(
+            [*at("A", 1, 2), *at("B", 4, 5)], [*at("A", 2), *at("B", 4, 5)], [4, 5], [2], id="shrinks by a segment"
+        ),
+    ],
+)
+def test_segments(previous: list[Arrival], arrived: list[Arrival], ranks: list[int], standbys: list[int]) -> None:
+    check(SEGMENTS_OF_2, arrived, previous, ranks, standbys)
+
+
+def test_a_domain_makes_good_one_loss_and_not_two() -> None:
+    """Six nodes, three in each of two domains, four ranks in segments of two: every domain has a spare."""
+    a, b = at("A", 1, 2, 3), at("B", 4, 5, 6)
+    check(SEGMENTS_OF_2, a + b, (), [1, 2, 4, 5], [3, 6])
+    check(SEGMENTS_OF_2, a[1:] + b, [*a[:2], *b[:2]], [3, 2, 4, 5], [6])
+    assert capacity_of(a[1:] + b, SEGMENTS_OF_2) == 4
+    assert capacity_of(a[2:] + b, SEGMENTS_OF_2) == 2
+
+
+X, Y, Z = at("A", 1, 2, unit="X"), at("B", 3, 4, unit="Y"), at("A", 7, 8, unit="Z")
+
+
+@pytest.mark.parametrize(
+    ("previous", "arrived", "ranks", "standbys"),
+    [
+        pytest.param([], X + Y + Z, [1, 2, 7, 8], [3, 4], id="units are in topology order"),
+        pytest.param(
+            [], [*at("A", 1, 4, unit="X"), *at("A", 2, 3, unit="Y")], [1, 4, 2, 3], [], id="by their first nodes"
+        ),
+        pytest.param([], X[:1] + Y + Z, [7, 8, 3, 4], [1], id="an incomplete unit does not train"),
+        pytest.param(X, [*X[1:], *at("A", 0, unit="X"), *Z], [0, 2], [7, 8], id="a unit's own spare fills its hole"),
+        pytest.param(
+            X,
+            [*at("A", 5, 6, unit="X"), *at("A", 0, 1, unit="Z")],
+            [5, 6],
+            [0, 1],
+            id="a unit of new nodes is the same",
+        ),
+        pytest.param(
+            X + Y,
+            [*X[1:], *Y, *Z, *at("B", 5, 6, unit="W")],
+            [7, 8, 3, 4],
+            [2, 5, 6],
+            id="a unit is swapped whole for a spare one of its domain",
+        ),
+        pytest.param(
+            Y + X,
+            [*X, *Y[1:], *Z, *at("B", 5, unit="W")],
+            [7, 8, 1, 2],
+            [4, 5],
+            id="or for one of another domain, if its own has no complete one",
+        ),
+        pytest.param(X, X + Y, [1, 2, 3, 4], [], id="grows by a unit"),
+        pytest.param(X + Y, X[1:] + Y, [3, 4], [2], id="shrinks by a unit"),
+    ],
+)
+def test_units(previous: list[Arrival], arrived: list[Arrival], ranks: list[int], standbys: list[int]) -> None:
+    check(UNITS_OF_2, arrived, previous, ranks, standbys)
+
+
+def test_a_unit_that_gets_its_node_back_is_a_spare() -> None:
+    """X loses a node and is swapped for Z; it gets a node, stays where it is, and is there when Y is lost."""
+    returned = [*X[1:], seat(11, 1, "A", "X")]
+    check(UNITS_OF_2, X[1:] + Y + Z, X + Y, [7, 8, 3, 4], [2])
+    assert capacity_of(X[1:] + Y + Z, UNITS_OF_2) == 4
+    check(UNITS_OF_2, returned + Y + Z, Z + Y, [7, 8, 3, 4], [11, 2])
+    assert capacity_of(returned + Y + Z, UNITS_OF_2) == 6
+    check(UNITS_OF_2, returned + Y[1:] + Z, Z + Y, [7, 8, 11, 2], [4])
+
+
+def test_a_unit_is_laid_out_in_segments() -> None:
+    """Four nodes of X train, two in each domain; Y has four, and three of them in one domain."""
+    rules = replace(RULES, segment=2, unit_size=4)
+    x = [*at("A", 1, 2, 3, unit="X"), *at("B", 6, 7, unit="X")]
+    y = [*at("A", 0, unit="Y"), *at("B", 8, 9, 10, unit="Y")]
+    check(rules, x + y, (), [1, 2, 6, 7], [0, 3, 8, 9, 10])
+    check(rules, x[1:] + y, [*x[:2], *x[3:]], [3, 2, 6, 7], [0, 8, 9, 10])
+    assert capacity_of(x[:4] + y, rules) == 0
+
+
+@pytest.mark.parametrize(
+    ("spread", "ranks", "standbys"),
+    [
+        pytest.param(Spread.NONE, [1, 2, 3, 4], [5, 6, 7], id="none"),
+        pytest.param(Spread.DOMAINS, [1, 2, 4, 5], [3, 6, 7], id="domains"),
+    ],
+)
+def test_spread(spread: Spread, ranks: list[int], standbys: list[int]) -> None:
+    check(replace(RULES, spread=spread), [*at("A", 1, 2, 3), *at("B", 4, 5, 6), *at("C", 7)], (), ranks, standbys)
+
+
+def test_a_world_that_is_not_spread_is_not_moved_to_spread_it() -> None:
+    everybody = [*at("A", 1, 2, 3), *at("B", 4, 5, 6)]
+    check(replace(RULES, spread=Spread.DOMAINS), everybody, everybody[:4], [1, 2, 3, 4], [5, 6])
+
+
+def test_ranks_by_topology_are_given_out_anew() -> None:
+    check(replace(RULES, ranks=Ranks.TOPOLOGY), at("A", 1, 2, 3), at("A", 3, 2, 4), [1, 2, 3], [])
