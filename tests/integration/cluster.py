@@ -357,6 +357,37 @@ def ranks_of(node: Node, cycle: int) -> list[int]:
     return [int(report["rank"]) for report in node.reports("begin", cycle=cycle)]
 
 
+def wait_further(node: Node, steps: int = 5) -> None:
+    """Its worker does so many more steps."""
+    last = node.reports("step")[-1]
+    node.wait_report("step", cycle=last["cycle"], step=int(last["step"]) + steps)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A health check that nodes pass together: all are there before the first of them joins."""
+
+    here: Path
+    go: Path
+
+    @property
+    def conf(self) -> dict[str, object]:
+        check = f"echo here >> {self.here}; until test -e {self.go}; do sleep 0.02; done"
+        return {"health_check": check, "health_check_timeout": WAIT_S}
+
+    def open_for(self, nodes: Sequence[Node]) -> None:
+        """Let them in once all of them are here. Whoever comes later finds it open."""
+
+        def tails() -> str:
+            return "\n".join(node.tail() for node in nodes)
+
+        def are_here() -> bool:
+            return self.here.exists() and self.here.read_text().count("here") == len(nodes)
+
+        wait_until(f"{len(nodes)} nodes are here", are_here, explain=tails)
+        self.go.touch()
+
+
 # --- all of a test ----------------------------------------------------------------------------------
 
 
@@ -376,6 +407,10 @@ class Cluster:
     def path(self, name: str) -> Path:
         """A file in the test's directory, for workers to wait for."""
         return self.directory / name
+
+    def gate(self) -> Gate:
+        """Where nodes wait for each other before they join."""
+        return Gate(self.path("here"), self.path("go"))
 
     def spawn(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> Node:
         """Start a command in a session of its own, with a log of its own and an environment without surprises."""

@@ -14,7 +14,6 @@ from tests.integration.cluster import (
     assert_quiet,
     ranks_of,
     read_verdict,
-    wait_until,
 )
 from tests.integration.workers.train import EXIT_ON_PURPOSE
 
@@ -100,15 +99,13 @@ def test_the_host_leaves_last(cluster: Cluster) -> None:
 
 def test_standbys_leave_with_the_others(cluster: Cluster) -> None:
     # All come at once, so that all have arrived before the seal.
-    here, go = cluster.path("here"), cluster.path("go")
-    gate = f"echo here >> {here}; until test -e {go}; do sleep 0.02; done"
-    conf = {**PATIENT, "settle_s": 3, "health_check": gate, "health_check_timeout": 120}
+    gate = cluster.gate()
+    conf = {**PATIENT, **gate.conf, "settle_s": 3}
     job = cluster.job("2:4", conf=conf, worker=["--steps", 3, *ALONE], env=TELL_ALL)
     actives = [job.start(f"n{index}", is_host=False, infra_rank=index) for index in (0, 1)]
     standby = job.start("n2", is_host=False, infra_rank=2)
     host = job.start("n3", is_host=True, infra_rank=3)
-    wait_until("all are here", lambda: here.exists() and here.read_text().count("here") == 4, explain=cluster.tails)
-    go.touch()
+    gate.open_for(job.nodes)
     host.wait_for("sealed cycle=1 active=2 standby=2")
     for node in actives:
         assert node.wait_exit() == 0

@@ -8,7 +8,16 @@ import sys
 
 import pytest
 
-from tests.integration.cluster import Cluster, Node, assert_quiet, free_port, is_alive, ranks_of, read_verdict
+from tests.integration.cluster import (
+    Cluster,
+    Node,
+    assert_quiet,
+    free_port,
+    is_alive,
+    ranks_of,
+    read_verdict,
+    wait_further,
+)
 
 FTR = (sys.executable, "-m", "ft_rendezvous.cli.main")
 
@@ -20,12 +29,6 @@ PATIENT = {"lease_timeout": 60, "beat_interval": 1}
 def wait_joined(host: Node, *infra_ranks: int) -> None:
     for infra_rank in infra_ranks:
         host.wait_for(rf"joined cycle=\d+ node=infra rank {infra_rank} at .* spare=True")
-
-
-def wait_further(node: Node, steps: int = 5) -> None:
-    """Its worker does so many more steps."""
-    last = node.reports("step")[-1]
-    node.wait_report("step", cycle=last["cycle"], step=int(last["step"]) + steps)
 
 
 # --- SIGTERM and SIGINT -----------------------------------------------------------------------------
