@@ -199,6 +199,7 @@ def main() -> None:
         ft_cycle_id=env.get("FT_CYCLE_ID"),
         ft_infra_rank=env.get("FT_INFRA_RANK"),
         ft_domain_id=env.get("FT_DOMAIN_ID"),
+        domain=env.get("FT_NODE_DOMAIN"),
     )
     if options.tell_info:
         me = worker.info()
