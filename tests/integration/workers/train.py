@@ -101,6 +101,24 @@ def wait_for(path: Path | None) -> None:
         time.sleep(0.02)
 
 
+def wait_for_bound(path: Path | None, step: int) -> None:
+    while path is not None and not (path.exists() and step <= int(path.read_text() or -1)):
+        time.sleep(0.02)
+
+
+def save(path: Path | None, **what: object) -> None:
+    """One line in one write: whoever is ended meanwhile has saved the step or has not."""
+    if path is not None:
+        with path.open("a") as file:
+            file.write(" ".join(f"{key}={value}" for key, value in what.items()) + "\n")
+
+
+def first_step(path: Path | None) -> int:
+    """The step after the last one that was saved."""
+    saved = path.read_text().splitlines() if path is not None and path.exists() else []
+    return int(saved[-1].rpartition("step=")[2]) + 1 if saved else 0
+
+
 def wait_to_be_stopped() -> NoReturn:
     while True:
         signal.pause()
@@ -165,7 +183,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stay-rank", type=int, help="which rank does not end on SIGTERM and SIGINT")
     parser.add_argument("--stay-until", type=Path, help="when it may end: once this file exists")
     parser.add_argument("--on-usr1", choices=("tell", "checkpoint"), help="what to do on SIGUSR1; else: nothing")
-    parser.add_argument("--save-rank", type=int, help="which rank tells of a checkpoint after every step")
+    parser.add_argument("--save-rank", type=int, help="which rank saves, and tells of it")
+    parser.add_argument("--save-every", type=int, default=1, help="after how many steps")
+    parser.add_argument("--checkpoint", type=Path, help="the file of all that was saved: go on after its last step")
+    parser.add_argument("--bound", type=Path, help="do no step beyond the number in this file")
     parser.add_argument("--ask", action="append", default=[], help="restart:N or drain:N: ask for it in cycle N")
     parser.add_argument("--ask-rank", type=int, default=0, help="which rank asks")
     parser.add_argument("--tell-info", action="store_true", help="report what worker.info() says")
@@ -213,9 +234,11 @@ def main() -> None:
         # Whoever fails last may have looked before the file was there, and whoever waits before that: it trains now.
         fail(options.exit_code, **who) if must_fail else wait_for(options.fail_until)
 
+    # Read before anybody can save again: nobody does before all have met.
+    step = first_step(options.checkpoint)
     add_up, leave = stay_alone() if who["cycle"] < options.alone_below else join_world()
-    step = 0
     while True:
+        wait_for_bound(options.bound, step)
         is_over = options.until.exists() if options.until else step + 1 >= options.steps
         # The flag is added up with the value: all ranks see the same sum, so all end at the same step.
         total, over_count = add_up(rank + 1, int(is_over))
@@ -226,7 +249,8 @@ def main() -> None:
         if step == 0 and rank == options.ask_rank:
             for wanted in options.ask:
                 ask(wanted, **who)
-        if rank == options.save_rank:
+        if rank == options.save_rank and (step + 1) % options.save_every == 0:
+            save(options.checkpoint, **who, step=step)
             worker.at_checkpoint()
         if over_count:
             break
