@@ -59,18 +59,25 @@ CASES = [
     Case(Kept(), "keeps its rank", A1, [A1, A2], [A2, A1]),
     Case(CameBack(), "came back to the rank of its infra rank", AGAIN, [A1, A3, AGAIN], [A1, A2]),
     Case(
-        Replaces("infra rank 2 at host2 pid 102", is_same_domain=True),
+        Replaces("infra rank 2 at host2 pid 102", "A", "A"),
         "in place of infra rank 2 at host2 pid 102, of the same domain",
         A3,
         [A1, A3, B4],
         [A1, A2],
     ),
     Case(
-        Replaces("infra rank 2 at host2 pid 102", is_same_domain=False),
-        "in place of infra rank 2 at host2 pid 102, of another domain",
+        Replaces("infra rank 2 at host2 pid 102", "A", "B"),
+        "in place of infra rank 2 at host2 pid 102, of domain A",
         B4,
         [A1, B4],
         [A1, A2],
+    ),
+    Case(
+        Replaces("host8 pid 108", None, None),
+        "in place of host8 pid 108",
+        seat(9),
+        [seat(7), seat(9)],
+        [seat(7), seat(8)],
     ),
     Case(Moved(2), "had rank 2", A3, [A1, A3], [A1, A2, A3], ELASTIC),
     Case(Moved(1), "had rank 1", A1, [A1, A2], [A2, A1], replace(RULES, ranks=Ranks.TOPOLOGY)),
@@ -150,11 +157,11 @@ def test_a_line_is_true_of_the_rank(world: World) -> None:
             case CameBack():
                 assert line.rank is not None
                 assert world.previous[line.rank].node.infra_rank == line.node.infra_rank
-            case Replaces(name, is_same_domain):
+            case Replaces(name, gone_from, domain):
                 assert line.rank is not None
                 gone = world.previous[line.rank].node
                 assert node_name(gone) == name
-                assert (gone.domain_id == line.node.domain_id) is is_same_domain
+                assert (gone_from, domain) == (gone.domain_id, line.node.domain_id)
             case TooFew(_, have, need, _):
                 assert have < need == world.rules.block
 
@@ -191,14 +198,14 @@ def test_the_line_of_the_documentation() -> None:
     gone, spare = of_host(1, "A", 640), of_host(3, "A", 812)
     stay = [of_host(2, "A", 700), of_host(4, "B", 701), of_host(5, "B", 702)]
     assert line_of([*stay, spare, of_host(6, "B", 703)], [gone, *stay], replace(RULES, min_nodes=4), 4) == (
-        "kept=3 moved=0 new=1; spares cover any 1 node, alone 4 of 4 and 0 of 2 domains: "
+        "kept=3 moved=0 new=1; spares cover any 1 node, 4 of 4 single nodes, 0 of 2 single domains: "
         "rank 0 infra rank 2 at 10.0.0.3 pid 812, in place of infra rank 0 at 10.0.0.1 pid 640, of the same domain"
     )
 
 
 def test_a_first_world_names_nobody() -> None:
     assert line_of([A1, A2, A3], [], RULES, 2) == (
-        "kept=0 moved=0 new=2; spares cover any 1 node, alone 2 of 2 and 0 of 1 domains"
+        "kept=0 moved=0 new=2; spares cover any 1 node, 2 of 2 single nodes, 0 of 1 single domains"
     )
 
 
@@ -215,8 +222,7 @@ def test_a_world_that_shrinks_tells_who_moved() -> None:
 def test_changes_are_told_one_after_the_other() -> None:
     assert line_of([seat(8), seat(9)], [seat(1), seat(2)], RULES, 2) == (
         "kept=0 moved=0 new=2; spares cover no loss: "
-        "rank 0 host8 pid 108, in place of host1 pid 101, of the same domain; "
-        "rank 1 host9 pid 109, in place of host2 pid 102, of the same domain"
+        "rank 0 host8 pid 108, in place of host1 pid 101; rank 1 host9 pid 109, in place of host2 pid 102"
     )
 
 
@@ -232,4 +238,4 @@ def test_the_line_names_a_few_changes_and_counts_the_rest(count: int, tail: str)
     previous, arrived = [seat(number) for number in range(count)], [seat(100 + number) for number in range(count)]
     line = line_of(arrived, previous, replace(RULES, min_nodes=count, max_nodes=count), count)
     assert line.count("in place of") == NAMED
-    assert line.endswith(f"of the same domain{tail}")
+    assert line.endswith(f"in place of host{NAMED - 1} pid {99 + NAMED}{tail}")
