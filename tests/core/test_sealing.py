@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ft_rendezvous.core.capacity import PlacementRules
-from ft_rendezvous.core.model import NAMED, VerdictKind
+from ft_rendezvous.core.capacity import PlacementRules, Policy
+from ft_rendezvous.core.model import NAMED, Arrival, VerdictKind
 from ft_rendezvous.core.sealing import (
     AwaitsSurvivors,
     CountsDisagree,
     GiveUp,
+    HopesForMore,
+    NeedsBlocks,
     NeedsNodes,
     Seal,
     SealRules,
@@ -23,6 +26,7 @@ from ft_rendezvous.core.sealing import (
     decide_seal,
 )
 from tests.core.build import arrival, arrivals, node
+from tests.core.worlds import by_name, capacity_of, seat
 
 RULES = SealRules(
     placement=PlacementRules(min_nodes=3, max_nodes=5), settle_s=2.0, last_call_s=45.0, join_s=600.0, lease_s=5.0
@@ -173,98 +177,363 @@ def test_reasons_name_a_few_nodes_and_count_the_rest() -> None:
         (SURVIVOR, "1 survivor is stopping workers: host9 pid 109"),
         (Settles(), "enough nodes have arrived; settle_s lets more come"),
         (CountsDisagree(), "an arrival was counted and its record is not there yet"),
+        (
+            NeedsBlocks(2, 4, "segment", 2, ("1 in domain A", "1 in domain B")),
+            "1 of 2 segments of 2 can be filled; too few: 1 in domain A, 1 in domain B",
+        ),
+        (
+            NeedsBlocks(4, 12, "unit", 4, ("3 of 4 in unit X",)),
+            "1 of 3 units of 4 can be filled; too few: 3 of 4 in unit X",
+        ),
+        (HopesForMore(4, 6), "a world of 4 is possible; last call for 6"),
     ],
 )
 def test_every_reason_to_wait_reads_as_a_sentence(reason: object, text: str) -> None:
     assert str(reason) == text
 
 
+# --- blocks -----------------------------------------------------------------------------------------
+
+SEGMENTS = replace(RULES, placement=PlacementRules(min_nodes=4, max_nodes=8, segment=2))
+UNITS = replace(RULES, placement=PlacementRules(min_nodes=4, max_nodes=8, unit_size=2))
+
+
+def view_with(rules: SealRules, *nodes: Arrival, **changes: object) -> SealView:
+    """An open cycle in which these have arrived, and nobody else lives."""
+    here, fit = by_name(nodes), capacity_of(nodes, rules.placement)
+    known: dict[str, object] = {"arrived": here, "alive": here, "fit": fit, "joinable_fit": fit}
+    return replace(view_of(0), **{**known, **changes})  # type: ignore[arg-type]
+
+
+def in_domains(domains: Sequence[str]) -> list[Arrival]:
+    """Nodes 0, 1, .. each in the domain that its letter is."""
+    return [seat(number, domain_id=domain) for number, domain in enumerate(domains)]
+
+
+def in_units(units: str) -> list[Arrival]:
+    return [seat(number, unit_id=unit) for number, unit in enumerate(units)]
+
+
+@pytest.mark.parametrize(
+    ("rules", "nodes", "reason"),
+    [
+        pytest.param(
+            SEGMENTS,
+            in_domains("AAAB"),
+            NeedsBlocks(2, 4, "segment", 2, ("1 in domain A", "1 in domain B")),
+            id="enough nodes, not enough segments",
+        ),
+        pytest.param(SEGMENTS, in_domains("AAB"), NeedsNodes(3, 4, ()), id="too few nodes explains more"),
+        pytest.param(
+            UNITS,
+            in_units("XXYZ"),
+            NeedsBlocks(2, 4, "unit", 2, ("1 of 2 in unit Y", "1 of 2 in unit Z")),
+            id="enough nodes, not enough units",
+        ),
+    ],
+)
+def test_what_is_lacking(rules: SealRules, nodes: list[Arrival], reason: object) -> None:
+    view = view_with(rules, *nodes)
+    assert decide_seal(view, OPENED_AT + 599, rules) == waits(reason, OPENED_AT + 600)
+    over = GiveUp(VerdictKind.FAILED, f"join_timeout of 600 s is over: {reason}")
+    assert decide_seal(view, OPENED_AT + 600, rules) == over
+
+
+def test_what_is_lacking_names_a_few_domains() -> None:
+    decision = decide_seal(view_with(SEGMENTS, *in_domains("ABCDEFGHIJKL")), OPENED_AT, SEGMENTS)
+    assert isinstance(decision, Wait)
+    assert isinstance(decision.reason, NeedsBlocks)
+    assert len(decision.reason.leftovers) == NAMED
+
+
+@pytest.mark.parametrize(
+    ("rules", "nodes"),
+    [
+        pytest.param(SEGMENTS, in_domains("AABB"), id="segments"),
+        pytest.param(SEGMENTS, in_domains("AAABBB"), id="segments and spares"),
+        pytest.param(UNITS, in_units("XYXYZ"), id="units"),
+    ],
+)
+def test_a_cycle_is_sealed_when_enough_blocks_can_be_filled(rules: SealRules, nodes: list[Arrival]) -> None:
+    assert decide_seal(view_with(rules, *nodes, enough_since=OPENED_AT), OPENED_AT + 2, rules) == Seal(4)
+
+
+# --- elastic worlds ---------------------------------------------------------------------------------
+
+ELASTIC = replace(RULES, placement=replace(RULES.placement, policy=Policy.ELASTIC))
+LATER = OPENED_AT + 100
+
+
+def world_of(size: int) -> tuple[Arrival, ...]:
+    return tuple(arrivals(range(1, size + 1)).values())
+
+
+@pytest.mark.parametrize(
+    ("view", "now", "expected"),
+    [
+        pytest.param(view_of(2), OPENED_AT, waits(NeedsNodes(2, 3, ()), OPENED_AT + 600), id="first: too few"),
+        pytest.param(
+            view_of(3), OPENED_AT + 44, waits(HopesForMore(3, 5), OPENED_AT + 45), id="first: MIN, last call for MAX"
+        ),
+        pytest.param(
+            view_of(4, enough_since=LATER),
+            LATER + 44,
+            waits(HopesForMore(4, 5), LATER + 45),
+            id="first: the last call is from when there were MIN",
+        ),
+        pytest.param(view_of(3), OPENED_AT + 45, Seal(3), id="first: the last call is over"),
+        pytest.param(view_of(4), OPENED_AT + 45, Seal(4), id="first: as many as there are"),
+        pytest.param(view_of(5), OPENED_AT + 2, Seal(5), id="first: MAX waits for nothing"),
+        pytest.param(view_of(5), OPENED_AT + 1, waits(Settles(), OPENED_AT + 2), id="first: MAX settles"),
+        pytest.param(view_of(6), OPENED_AT + 2, Seal(5), id="first: never more than MAX"),
+        pytest.param(
+            view_of(3, finished_count=1), OPENED_AT, waits(HopesForMore(3, 5), OPENED_AT + 45), id="first: no world yet"
+        ),
+        pytest.param(
+            view_of(4, world=world_of(5)),
+            OPENED_AT + 44,
+            waits(HopesForMore(4, 5), OPENED_AT + 45),
+            id="one is gone: last call for a replacement",
+        ),
+        pytest.param(view_of(4, world=world_of(5)), OPENED_AT + 45, Seal(4), id="nobody came: it shrinks"),
+        pytest.param(view_of(5, world=world_of(5)), OPENED_AT + 2, Seal(5), id="a replacement came"),
+        pytest.param(
+            view_of(2, world=world_of(5), alive=arrivals([1, 2])),
+            OPENED_AT + 100,
+            waits(
+                NeedsNodes(2, 3, ("host3 pid 103 (rank 2)", "host4 pid 104 (rank 3)", "host5 pid 105 (rank 4)")),
+                OPENED_AT + 600,
+            ),
+            id="never below MIN",
+        ),
+        pytest.param(
+            view_of(4, world=world_of(5), finished_count=1), OPENED_AT + 2, Seal(4), id="no call for who finished"
+        ),
+        pytest.param(
+            view_of(4, world=world_of(5), drained_count=1), OPENED_AT + 2, Seal(4), id="no call for who was drained"
+        ),
+        pytest.param(
+            view_of(3, world=world_of(5), drained_count=1),
+            OPENED_AT + 2,
+            waits(HopesForMore(3, 4), OPENED_AT + 45),
+            id="a call for who was lost beside the drained",
+        ),
+        pytest.param(view_of(3, world=world_of(3)), OPENED_AT + 2, Seal(3), id="a small world is not called larger"),
+        pytest.param(view_of(4, world=world_of(3)), OPENED_AT + 2, Seal(4), id="it grows by who is there"),
+        pytest.param(
+            view_of(3, world=world_of(3), joinable_fit=4),
+            OPENED_AT + 2,
+            waits(HopesForMore(3, 4), OPENED_AT + 45),
+            id="whoever lives and has not arrived is hoped for",
+        ),
+        pytest.param(
+            view_of(4, world=world_of(5), drained_count=1, joinable_fit=5),
+            OPENED_AT + 2,
+            waits(HopesForMore(4, 5), OPENED_AT + 45),
+            id="also in place of the drained",
+        ),
+        pytest.param(
+            view_of(3, world=world_of(5), awaited=arrivals([9]), joinable_fit=4),
+            OPENED_AT + 2,
+            waits(SURVIVOR, OPENED_AT + 45),
+            id="survivors come first",
+        ),
+        pytest.param(
+            view_of(3, world=world_of(5), awaited=arrivals([9]), joinable_fit=4, enough_since=OPENED_AT + 30),
+            OPENED_AT + 45,
+            waits(HopesForMore(3, 5), OPENED_AT + 75),
+            id="a last call outlasts the wait for survivors",
+        ),
+    ],
+)
+def test_elastic_decision(view: SealView, now: float, expected: object) -> None:
+    assert decide_seal(view, now, ELASTIC) == expected
+
+
+ELASTIC_SEGMENTS = replace(SEGMENTS, placement=replace(SEGMENTS.placement, policy=Policy.ELASTIC))
+
+
+@pytest.mark.parametrize(
+    ("domains", "changes", "now", "expected"),
+    [
+        pytest.param("AAAABBB", {}, OPENED_AT, waits(HopesForMore(6, 8), OPENED_AT + 45), id="a segment more is hoped"),
+        pytest.param("AAAABBB", {}, OPENED_AT + 45, Seal(6), id="a node that fills none is a spare"),
+        pytest.param("AAAABBBB", {}, OPENED_AT + 2, Seal(8), id="MAX"),
+        pytest.param(
+            "AAAABBB", {"world": world_of(8), "finished_count": 1}, OPENED_AT + 2, Seal(6), id="a segment goes with one"
+        ),
+        pytest.param(
+            "AAAABBB",
+            {"world": world_of(6), "joinable_fit": 8},
+            OPENED_AT + 2,
+            waits(HopesForMore(6, 8), OPENED_AT + 45),
+            id="one who lives would fill another",
+        ),
+    ],
+)
+def test_elastic_worlds_are_of_whole_segments(
+    domains: str, changes: Mapping[str, object], now: float, expected: object
+) -> None:
+    view = view_with(ELASTIC_SEGMENTS, *in_domains(domains), enough_since=OPENED_AT, **changes)
+    assert decide_seal(view, now, ELASTIC_SEGMENTS) == expected
+
+
+def test_a_fixed_world_hopes_for_nobody() -> None:
+    assert decide_seal(view_of(3, world=world_of(3), joinable_fit=5), OPENED_AT + 2, RULES) == Seal(3)
+
+
 # --- properties -------------------------------------------------------------------------------------
+
+POLICIES = [
+    RULES,
+    ELASTIC,
+    replace(RULES, placement=PlacementRules(min_nodes=2, max_nodes=6, segment=2)),
+    replace(RULES, placement=PlacementRules(min_nodes=2, max_nodes=6, segment=2, policy=Policy.ELASTIC)),
+]
 
 seconds = st.floats(min_value=0, max_value=1000, allow_nan=False)
 moments = seconds.map(lambda s: OPENED_AT + s)
 
 
+@dataclass(frozen=True)
+class Cycle:
+    """An open cycle: who is here, who will be, and what else is known."""
+
+    rules: SealRules
+    arrived: tuple[Arrival, ...]
+    awaited: tuple[Arrival, ...]
+    coming: tuple[Arrival, ...]
+    """Others that live and may arrive."""
+    enough_since: float
+    facts: Mapping[str, object]
+
+    @property
+    def size(self) -> int:
+        return self.rules.placement.world_size(capacity_of(self.arrived, self.rules.placement))
+
+    @property
+    def view(self) -> SealView:
+        joinable = [*self.arrived, *self.awaited, *self.coming]
+        return view_with(
+            self.rules,
+            *self.arrived,
+            awaited=by_name(self.awaited),
+            joinable_fit=capacity_of(joinable, self.rules.placement),
+            alive=by_name(joinable),
+            enough_since=self.enough_since if self.size else None,
+            **self.facts,
+        )
+
+    def decide(self, now: float) -> object:
+        return decide_seal(self.view, now, self.rules)
+
+
 @st.composite
-def views(draw: st.DrawFn) -> SealView:
-    arrived = draw(st.integers(min_value=0, max_value=6))
-    awaited = draw(st.integers(min_value=0, max_value=3))
-    return view_of(
-        arrived,
-        awaited=arrivals(range(50, 50 + awaited)),
-        world=tuple(arrivals(draw(st.lists(st.integers(1, 9), unique=True, max_size=3))).values()),
-        joinable_fit=arrived + awaited + draw(st.integers(0, 3)),
-        finished_count=draw(st.integers(0, 2)),
-        spent_count=draw(st.integers(0, 2)),
-        left_count=draw(st.integers(0, 2)),
-        enough_since=draw(moments) if arrived >= WANTED else None,
-        disagrees_since=draw(st.none() | moments),
+def cycles(draw: st.DrawFn) -> Cycle:
+    here, awaited, coming = draw(st.integers(0, 6)), draw(st.integers(0, 3)), draw(st.integers(0, 2))
+    count = here + awaited + coming
+    nodes = in_domains(draw(st.lists(st.sampled_from("AB"), min_size=count, max_size=count)))
+    world = draw(st.lists(st.integers(0, 14), unique=True, max_size=6))
+    return Cycle(
+        rules=draw(st.sampled_from(POLICIES)),
+        arrived=tuple(nodes[:here]),
+        awaited=tuple(nodes[here : here + awaited]),
+        coming=tuple(nodes[here + awaited :]),
+        enough_since=draw(moments),
+        facts={
+            "world": tuple(arrivals(world).values()),
+            "finished_count": draw(st.integers(0, 2)),
+            "spent_count": draw(st.integers(0, 2)),
+            "left_count": draw(st.integers(0, 2)),
+            "drained_count": draw(st.integers(0, 2)),
+            "disagrees_since": draw(st.none() | moments),
+        },
     )
 
 
-@given(view=views(), now=moments, later_s=seconds)
-def test_time_alone_never_takes_a_final_decision_back(view: SealView, now: float, later_s: float) -> None:
-    decision = decide_seal(view, now, RULES)
+@given(cycle=cycles(), now=moments, later_s=seconds)
+def test_time_alone_never_takes_a_final_decision_back(cycle: Cycle, now: float, later_s: float) -> None:
+    decision = cycle.decide(now)
     if not isinstance(decision, Wait):
-        assert decide_seal(view, now + later_s, RULES) == decision
+        assert cycle.decide(now + later_s) == decision
 
 
-@given(view=views(), now=moments)
-def test_a_wait_says_exactly_when_it_ends(view: SealView, now: float) -> None:
+@given(cycle=cycles(), now=moments)
+def test_a_wait_says_exactly_when_it_ends(cycle: Cycle, now: float) -> None:
     """Until then the answer stays, so nobody needs to ask; then it is another, so nobody asks in vain."""
-    decision = decide_seal(view, now, RULES)
+    decision = cycle.decide(now)
     if isinstance(decision, Wait):
         assert decision.until > now
         between = now + (decision.until - now) / 2
         if between < decision.until:
-            assert decide_seal(view, between, RULES) == decision
-        after = decide_seal(view, decision.until, RULES)
+            assert cycle.decide(between) == decision
+        after = cycle.decide(decision.until)
         assert not (isinstance(after, Wait) and type(after.reason) is type(decision.reason))
 
 
-@given(view=views(), now=moments)
-def test_waiting_ends_by_the_last_of_all_deadlines(view: SealView, now: float) -> None:
+@given(cycle=cycles(), now=moments)
+def test_waiting_ends_by_the_last_of_all_deadlines(cycle: Cycle, now: float) -> None:
     """Asked again at the end of every wait, four waits are all there can be."""
-    decision = decide_seal(view, now, RULES)
+    decision = cycle.decide(now)
     for _ in range(4):
         if isinstance(decision, Wait):
-            decision = decide_seal(view, decision.until, RULES)
+            decision = cycle.decide(decision.until)
     assert not isinstance(decision, Wait)
 
 
-@given(view=views(), now=moments)
-def test_a_seal_is_never_early(view: SealView, now: float) -> None:
-    if decide_seal(view, now, RULES) == Seal(WANTED):
-        assert len(view.arrived) >= WANTED
-        assert not view.awaited or now >= view.opened_at + RULES.last_call_s
-        assert view.enough_since is not None
-        assert now >= view.enough_since + RULES.settle_s
-        assert view.disagrees_since is None or now >= view.disagrees_since + RULES.lease_s
+@given(cycle=cycles(), now=moments)
+def test_a_seal_is_never_early(cycle: Cycle, now: float) -> None:
+    view, rules = cycle.view, cycle.rules
+    if isinstance(cycle.decide(now), Seal):
+        assert not view.awaited or now >= view.opened_at + rules.last_call_s
+        assert now >= cycle.enough_since + rules.settle_s
+        assert view.disagrees_since is None or now >= view.disagrees_since + rules.lease_s
+        if cycle.size < rules.placement.world_size(view.joinable_fit):
+            assert now >= cycle.enough_since + rules.last_call_s, "somebody lives and was not waited for"
+        if not view.world and cycle.size < rules.placement.world_size(rules.placement.max_nodes):
+            assert now >= cycle.enough_since + rules.last_call_s, "the first world was not offered to MAX nodes"
 
 
-@given(view=views(), now=moments, is_survivor=st.booleans())
-def test_one_more_arrival_never_makes_a_cycle_worse(view: SealView, now: float, is_survivor: bool) -> None:
-    more = replace(
-        view, arrived={**view.arrived, **arrivals([99])}, fit=view.fit + 1, joinable_fit=view.joinable_fit + 1
-    )
-    if is_survivor and view.awaited:
-        back = next(iter(view.awaited))
-        more = replace(
-            view,
-            arrived={**view.arrived, back: view.awaited[back]},
-            fit=view.fit + 1,
-            awaited={name: value for name, value in view.awaited.items() if name != back},
-        )
-    if len(more.arrived) == WANTED:
+@given(cycle=cycles(), now=moments)
+def test_a_world_is_as_large_as_it_can_be_and_never_below_min(cycle: Cycle, now: float) -> None:
+    decision, rules = cycle.decide(now), cycle.rules.placement
+    if isinstance(decision, Seal):
+        assert decision.world_size == cycle.size
+        most = rules.max_nodes if rules.policy is Policy.ELASTIC else rules.min_nodes
+        assert rules.min_nodes <= decision.world_size <= most
+        assert decision.world_size % rules.block == 0
+
+
+@given(cycle=cycles(), now=moments)
+def test_nobody_is_hoped_for_longer_than_one_last_call(cycle: Cycle, now: float) -> None:
+    decision, rules = cycle.decide(now), cycle.rules
+    if isinstance(decision, Wait) and isinstance(decision.reason, HopesForMore):
+        assert decision.until == cycle.enough_since + rules.last_call_s
+        assert decision.reason.possible == cycle.size < decision.reason.hoped <= rules.placement.max_nodes
+
+
+@settings(max_examples=200)
+@given(cycle=cycles(), now=moments, domain=st.sampled_from("AB"))
+def test_one_more_arrival_never_makes_a_cycle_worse(cycle: Cycle, now: float, domain: str) -> None:
+    """A newcomer may make a larger world possible, that is worth a last call; one that was hoped for may not."""
+    newcomer = seat(99, domain_id=domain)
+    more = replace(cycle, arrived=(*cycle.arrived, newcomer))
+    if cycle.awaited:
+        more = replace(cycle, arrived=(*cycle.arrived, cycle.awaited[0]), awaited=cycle.awaited[1:])
+    elif cycle.coming:
+        more = replace(cycle, arrived=(*cycle.arrived, cycle.coming[0]), coming=cycle.coming[1:])
+    if not cycle.size:
         more = replace(more, enough_since=now)
-    before, after = decide_seal(view, now, RULES), decide_seal(more, now, RULES)
-    if before == Seal(WANTED):
-        assert after == Seal(WANTED)
+    before, after = cycle.decide(now), more.decide(now)
+    if isinstance(before, Seal):
+        is_called = isinstance(after, Wait) and isinstance(after.reason, HopesForMore)
+        assert after == Seal(more.size) or (is_called and newcomer in more.arrived)
+        assert more.size >= before.world_size
     if not isinstance(before, GiveUp):
         assert not isinstance(after, GiveUp)
 
 
-@given(view=views(), now=moments)
-def test_enough_arrivals_are_never_given_up(view: SealView, now: float) -> None:
-    if len(view.arrived) >= WANTED:
-        assert not isinstance(decide_seal(view, now, RULES), GiveUp)
+@given(cycle=cycles(), now=moments)
+def test_enough_arrivals_are_never_given_up(cycle: Cycle, now: float) -> None:
+    if cycle.size:
+        assert not isinstance(cycle.decide(now), GiveUp)
