@@ -29,13 +29,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         findings = [found for name in names if name in FINDERS for found in FINDERS[name](options.quick)]
     finally:
         end_server()
+    facts["after"] = machine.describe_now()
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(report.table_of(rows, facts))
     if findings:
         console.print(report.findings_table_of(findings))
-    for warning in report.warnings_of(facts):
+    console.print(f"note: {machine.explain_lookups(facts)}")
+    for warning in report.warnings_of(facts, rows):
         console.print(f"note: {warning}", style="yellow")
-    report.write_json(options.json, facts, options.quick, rows, findings)
+    report.write_json(options.json, facts, options.quick, rows, findings, only=options.only or ())
     console.print(f"written to {options.json}", soft_wrap=True)
     return 0
 

@@ -1,20 +1,47 @@
-"""Where and on what a run was made: without this, numbers of two runs cannot be compared."""
+"""Where and on what a run was made: without this, numbers of two runs cannot be compared.
+
+A TCPStore looks up the name of every client on its only thread. Where nobody answers, that is a pause of seconds which
+has nothing to do with what is measured: it is looked for before and after a run, with the resolver options of the run
+and without them, and samples that may contain one are counted.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
+import re
 import socket
+import statistics
 import subprocess
+import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 ROOT = Path(__file__).parent.parent
+ADDRESSES = ("127.0.0.1", "::ffff:127.0.0.1")
+"""As which a client on this machine is looked up."""
+
 SLOW_LOOKUP_S = 0.1
+LOOKUP_LIMIT_S = 15.0
+"""How long to wait for lookups that nobody answers."""
+
+RESOLVER_TIMEOUT_S = 5.0
+"""How long a resolver waits for an answer unless it is told otherwise."""
+
+_LOOK_UP = """
+import socket, sys, time
+started = time.perf_counter()
+try:
+    socket.getnameinfo((sys.argv[1], 0), 0)
+except OSError:
+    pass
+print(time.perf_counter() - started)
+"""
 
 
 def describe() -> dict[str, Any]:
@@ -26,9 +53,17 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load_1min": os.getloadavg()[0],
         "resolver_options": os.environ.get("RES_OPTIONS"),
-        "reverse_dns_s": {address: time_lookup(address) for address in ("127.0.0.1", "::ffff:127.0.0.1")},
+        **describe_now(),
+    }
+
+
+def describe_now() -> dict[str, Any]:
+    """What may change during a run, and is therefore looked at before and after it."""
+    return {
+        "load_1min": os.getloadavg()[0],
+        "reverse_dns_s": {address: time_lookup(address) for address in ADDRESSES},
+        "plain_reverse_dns_s": time_plain_lookups(),
     }
 
 
@@ -38,6 +73,81 @@ def time_lookup(address: str) -> float:
     with contextlib.suppress(OSError):  # No name is an answer too.
         socket.getnameinfo((address, 0), 0)
     return time.perf_counter() - started
+
+
+def time_plain_lookups() -> dict[str, float]:
+    """The same without RES_OPTIONS, which a process reads but once: so in children, all at once."""
+    environment = {name: value for name, value in os.environ.items() if name != "RES_OPTIONS"}
+    command = [sys.executable, "-I", "-S", "-c", _LOOK_UP]
+    children = {
+        address: subprocess.Popen([*command, address], env=environment, stdout=subprocess.PIPE, text=True)
+        for address in ADDRESSES
+    }
+    return {address: _seconds_told_by(child) for address, child in children.items()}
+
+
+def _seconds_told_by(child: subprocess.Popen[str]) -> float:
+    """What a child measured; the limit where it was still waiting then."""
+    try:
+        return float(child.communicate(timeout=LOOKUP_LIMIT_S)[0])
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return LOOKUP_LIMIT_S
+
+
+# --- what it means ----------------------------------------------------------------------------------
+
+
+def explain_lookups(machine: Mapping[str, Any]) -> str:
+    """What reverse lookups did to a run, in one sentence."""
+    in_run, plain = _slowest(machine, "reverse_dns_s"), _slowest(machine, "plain_reverse_dns_s")
+    options = machine["resolver_options"]
+    setting = f"RES_OPTIONS={options!r}" if options else "no RES_OPTIONS"
+    if in_run is None:
+        return "how long reverse lookups take was not measured"
+    if in_run > SLOW_LOOKUP_S:
+        return f"a reverse lookup takes {in_run:.1f} s with {setting}: every connection to a TCPStore waits so long"
+    if plain is None:
+        return f"reverse lookups took at most {in_run * 1e3:.1f} ms with {setting}; without was not measured"
+    if plain > SLOW_LOOKUP_S:
+        return f"a reverse lookup takes {plain:.1f} s on this machine; removed for this run by {setting}"
+    return f"reverse lookups took at most {max(in_run, plain) * 1e3:.1f} ms, with {setting} and without: no pauses"
+
+
+def explain_pauses(machine: Mapping[str, Any], samples: Iterable[Sequence[float]]) -> str:
+    """How many samples may contain a pause; nothing if none does. Samples come by contender and case."""
+    pause_s = _pause_s(machine)
+    count = sum(count_pauses(seconds, pause_s) for seconds in samples)
+    if not count:
+        return ""
+    subject = "1 sample" if count == 1 else f"{count} samples"
+    return f"{subject} may contain a DNS pause: slower than the median by about a multiple of {pause_s:.1f} s"
+
+
+def count_pauses(seconds: Sequence[float], pause_s: float) -> int:
+    """Samples that are over a second slower than their median, by about a multiple of the pause."""
+    if not seconds:
+        return 0
+    median = statistics.median_low(seconds)
+    excesses = [sample - median for sample in seconds if sample - median > 1.0]
+    return sum(round(excess / pause_s) >= 1 and abs(excess / pause_s % 1.0 - 0.5) > 0.4 for excess in excesses)
+
+
+def _pause_s(machine: Mapping[str, Any]) -> float:
+    """How long a pause would be: as it was measured, else as long as the resolver waits."""
+    for which in ("reverse_dns_s", "plain_reverse_dns_s"):
+        slowest = _slowest(machine, which)
+        if slowest is not None and slowest > SLOW_LOOKUP_S:
+            return slowest
+    found = re.search(r"timeout:(\d+)", machine["resolver_options"] or "")
+    return float(found[1]) if found and int(found[1]) else RESOLVER_TIMEOUT_S
+
+
+def _slowest(machine: Mapping[str, Any], which: str) -> float | None:
+    """The slowest lookup before or after the run; None if there was none."""
+    looks = [machine, machine.get("after", {})]
+    return max((seconds for look in looks for seconds in look.get(which, {}).values()), default=None)
 
 
 def _git(*arguments: str) -> str | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from benchmarks.machine import SLOW_LOOKUP_S
+from benchmarks.machine import explain_pauses
 from benchmarks.measure import OURS, Case, Finding, Times, ratio_to_ours
 
 
@@ -76,7 +77,7 @@ def findings_table_of(findings: Iterable[Finding]) -> Table:
     for found in findings:
         mark = {True: " met", False: " MISSED", None: ""}[found.is_met]
         table.add_row(
-            found.benchmark, found.case, found.what, f"{found.value:,.4g} {found.unit}".strip(), found.target + mark
+            found.benchmark, found.case, found.what, f"{digits(found.value)} {found.unit}".strip(), found.target + mark
         )
     return table
 
@@ -89,25 +90,40 @@ def _numbers(row: Row) -> tuple[str, str, str]:
     return f"{row.median_s * 1e3:.2f}", spread, "" if row.ratio is None else f"{row.ratio:.2f}"
 
 
-def warnings_of(machine: Mapping[str, Any]) -> list[str]:
+def digits(value: float) -> str:
+    """Three digits that count, none of them in an exponent: 1,295 and 0.0451."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals and float(value).is_integer() else text
+
+
+def warnings_of(machine: Mapping[str, Any], rows: Iterable[Row] = ()) -> list[str]:
     """What on this machine spoils the numbers."""
-    found = [
-        f"a reverse lookup of {address} takes {seconds:.2f} s here: connecting to a TCPStore is as slow"
-        for address, seconds in machine["reverse_dns_s"].items()
-        if seconds > SLOW_LOOKUP_S
-    ]
-    if machine["load_1min"] > machine["cores"]:
-        found.append(f"the machine is busy (load {machine['load_1min']:.1f}): trust ratios only")
-    return found
+    found: list[str] = []
+    load = max(look.get("load_1min", 0.0) for look in (machine, machine.get("after", {})))
+    if load > machine["cores"]:
+        found.append(f"the machine is busy (load {load:.1f}): trust ratios only")
+    pauses = explain_pauses(machine, [row.seconds for row in rows])
+    return [*found, pauses] if pauses else found
 
 
 def write_json(
-    path: Path, machine: Mapping[str, Any], is_quick: bool, rows: Iterable[Row], findings: Iterable[Finding] = ()
+    path: Path,
+    machine: Mapping[str, Any],
+    is_quick: bool,
+    rows: Iterable[Row],
+    findings: Iterable[Finding] = (),
+    *,
+    only: Sequence[str] = (),
 ) -> None:
+    """Write everything down. `only` names the benchmarks that were run, if some were not."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "machine": machine,
         "is_quick": is_quick,
+        "only": list(only),
         "rows": [row.as_dict() for row in rows],
         "findings": [asdict(found) for found in findings],
     }
