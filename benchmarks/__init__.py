@@ -3,11 +3,14 @@
 Machines are noisy, so what counts is the ratio between contenders that took turns within one run; the
 absolute numbers are context. A result is checked before its time counts. What each module owns:
 
-    read, form, codec   one benchmark each: its cases, and how a result is checked
+    read, form, codec,  one benchmark each: its cases, and how a result is checked
+    placement
+    scale, costs        a model of larger worlds than we can form, and the costs it rests on
     baselines           what we compare with: our own clean versions of what the field does
     measure             cases, taking turns, medians and ratios
     children            processes that serve or form worlds, and end with the sample
     crowd               many nodes as threads of one process, released together
     machine, report     where it ran, and what came out
+    runs                results of earlier runs
     registry            the list of benchmarks
 """

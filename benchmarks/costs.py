@@ -1,0 +1,353 @@
+"""What one operation costs the store, and one arrival the coordinator, on this machine.
+
+Costs are CPU time, so that whoever else is busy on the machine does not count: of the server's process, where it alone
+works; of the server and the caller, where one waits for the other. Operations are made one at a time; of a herd the
+server takes several in one turn of its loop, which saves it about a fifth. The coordinator is the real one, on a
+dictionary instead of a store.
+
+A large request costs more than its keys: the server begins anew to read it whenever more of it has come. So requests of
+many keys are made in two sizes, which gives a cost per key and one per pair of keys. Beyond those sizes it grows faster
+still: a `multi_get` of 32,768 keys at once took the server 40 times as long as the same keys by the thousand.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import msgspec
+from torch.distributed import TCPStore
+
+from benchmarks import ours
+from benchmarks.baselines import raw
+from benchmarks.children import call, serving
+from benchmarks.measure import Finding, require
+from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
+from ft_rendezvous import wire
+from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.core.lifecycle import Phase
+from ft_rendezvous.ports import Check, Delete, Get, MultiGet, MultiSet, Op, Set, perform_move
+from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.store_socket import StoreSocket
+from ft_rendezvous.wire import Keys
+
+BENCHMARK, CASE = "scale", "costs"
+"""As what the costs stand in results."""
+
+FEW, MANY = 1_000, 10_000
+"""Arrivals with which the coordinator is timed."""
+
+LISTENERS = 64
+"""As many as share a channel."""
+
+THREADS = 32
+"""Nodes of the world by which it is found out what nodes cost where all are threads of one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of CPU by operation, and bytes by message."""
+
+    connect_s: float
+    add_s: float
+    append_s: float
+    get_s: float
+    hear_s: float
+    check_key_s: float
+    check_pair_s: float
+    read_key_s: float
+    read_pair_s: float
+    publish_key_s: float
+    publish_pair_s: float
+    log_byte_s: float
+    batch_keys: float
+    arrival_few_s: float
+    arrival_many_s: float
+    look_s: float
+    round_trip_s: float
+    record_bytes: float
+    seal_bytes: float
+    head_bytes: float
+    ours_32_s: float
+    raw_32_s: float
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether a coordinator asks for a limited number of keys at a time."""
+        return self.batch_keys < MANY
+
+
+LABELS = {
+    "connect_s": "server: accept and greet a connection",
+    "add_s": "server: `add`",
+    "append_s": "server: `append` of an arrival",
+    "get_s": "server: `get` of the head",
+    "hear_s": "server: blocked `get` of a seal: wait, wake-up, value",
+    "check_key_s": "server and caller: `check` of beats, per key",
+    "check_pair_s": "`check`, per key and other key of the request",
+    "read_key_s": "server and caller: `multi_get` of beats, per key",
+    "read_pair_s": "`multi_get`, per key and other key of the request",
+    "publish_key_s": "server and caller: `multi_set` of a seal, per channel",
+    "publish_pair_s": "`multi_set`, per channel and other channel of the request",
+    "log_byte_s": "server and caller: `multi_get` of logs, per byte",
+    "batch_keys": f"most keys in one request of a coordinator with {MANY:,} nodes",
+    "arrival_few_s": f"coordinator: decode, admit, place, seat, encode, per arrival of {FEW:,}",
+    "arrival_many_s": f"coordinator: the same, per arrival of {MANY:,}",
+    "look_s": "coordinator: a look at the beats, per node",
+    "round_trip_s": "one `add`, by the clock",
+    "record_bytes": "an arrival",
+    "seal_bytes": "a channel's copy of a seal",
+    "head_bytes": "the head",
+    "ours_32_s": f"a world of {THREADS} threads, ours, by the clock",
+    "raw_32_s": f"a world of {THREADS} threads, raw operations, by the clock",
+}
+"""What each is called in results."""
+
+
+def findings_of(costs: Costs) -> Iterator[Finding]:
+    for name, label in LABELS.items():
+        unit, scale = _unit_of(name)
+        yield Finding(BENCHMARK, CASE, label, getattr(costs, name) / scale, unit)
+
+
+def costs_in(findings: Iterable[Finding]) -> Costs | None:
+    """The costs of an earlier run; None if it did not measure them all."""
+    values = {found.what: found.value for found in findings if (found.benchmark, found.case) == (BENCHMARK, CASE)}
+    if not values.keys() >= set(LABELS.values()):
+        return None
+    return Costs(**{name: values[label] * _unit_of(name)[1] for name, label in LABELS.items()})
+
+
+def _unit_of(name: str) -> tuple[str, float]:
+    if name.endswith("_s"):
+        return "µs", 1e-6
+    return ("bytes" if name.endswith("_bytes") else "keys"), 1.0
+
+
+def measure(is_quick: bool) -> Costs:
+    """All of them, in a few seconds."""
+    few, many = time_coordinator(FEW), time_coordinator(MANY)
+    return Costs(
+        arrival_few_s=few.arrival_s,
+        arrival_many_s=many.arrival_s,
+        look_s=many.look_s,
+        record_bytes=many.record_bytes,
+        seal_bytes=many.seal_bytes,
+        head_bytes=many.head_bytes,
+        batch_keys=max(len(op.keys) for op in many.asked if isinstance(op, Check | MultiGet)),
+        ours_32_s=_median(is_quick, partial(_form, partial(serving, ours.serve, THREADS), ours.form)),
+        raw_32_s=_median(is_quick, partial(_form, partial(serving, raw.serve), raw.form)),
+        **_measure_store(is_quick, many),
+    )
+
+
+def _median(is_quick: bool, sample: Callable[[], float]) -> float:
+    return statistics.median(sample() for _ in range(1 if is_quick else 5))
+
+
+def _form(serve: Callable[[], Any], form: Callable[[int, int], Any]) -> float:
+    with serve() as port:
+        seconds: float = call(60.0, form, THREADS, port).seconds
+    return seconds
+
+
+# --- the coordinator --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Shelf:
+    """A store that is a dictionary, and remembers what it was asked for."""
+
+    values: dict[str, bytes] = field(default_factory=dict)
+    asked: list[Op] = field(default_factory=list)
+
+    def perform(self, op: Op) -> Any:
+        self.asked.append(op)
+        match op:
+            case Get(key):
+                return self.values[key]
+            case MultiGet(keys):
+                return [self.values[key] for key in keys]
+            case Check(keys):
+                return all(key in self.values for key in keys)
+            case Set(key, value):
+                self.values[key] = value
+            case MultiSet(keys, values):
+                self.values.update(zip(keys, values, strict=True))
+            case Delete(key):
+                self.values.pop(key, None)
+            case _:
+                raise AssertionError(f"a coordinator does not {type(op).__name__}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinated:
+    """What a coordinator needed for one world, per node, and how large its messages are."""
+
+    arrival_s: float
+    look_s: float
+    record_bytes: float
+    seal_bytes: float
+    head_bytes: float
+    asked: Sequence[Op]
+    """What it asked the store for, from the last arrival to the seal."""
+
+
+def time_coordinator(count: int) -> Coordinated:
+    """Let the coordinator form a world of `count` nodes that have all arrived, then look at their beats once."""
+    now = [0.0]
+    shelf, keys = Shelf(), Keys(EPOCH)
+    settings = RunSettings(run_id="benchmark", min_nodes=count, max_nodes=count)
+    coordinator = Coordinator(settings, EPOCH, lambda: now[0], lambda _entry: None)
+    perform_move(shelf, coordinator.start())
+    log_bytes = _arrive(shelf, keys, settings, count)
+    shelf.asked.clear()
+    gc.collect()
+    formed_s = _cpu_of(lambda: perform_move(shelf, coordinator.tick()))
+    require(coordinator.phase is Phase.SEALED, "the coordinator did not seal")
+    asked = tuple(shelf.asked)
+    copies = [value for key, value in shelf.values.items() if key.startswith(keys.event(2, 0)[:-1])]
+    now[0] += settings.beat_s
+    looked_s = _cpu_of(lambda: perform_move(shelf, coordinator.tick()))
+    require(len(coordinator.roster.members) == count, "the coordinator lost nodes")
+    return Coordinated(
+        arrival_s=formed_s / count,
+        look_s=looked_s / count,
+        record_bytes=log_bytes / count,
+        seal_bytes=statistics.mean(map(len, copies)),
+        head_bytes=len(shelf.values[wire.HEAD_KEY]),
+        asked=asked,
+    )
+
+
+def _arrive(shelf: Shelf, keys: Keys, settings: RunSettings, count: int) -> int:
+    """Let all nodes arrive. Returns the bytes they wrote."""
+    shards = wire.shard_count(count)
+    logs: list[list[bytes]] = [[] for _ in range(shards)]
+    for arrival in make_arrivals(count):
+        node = msgspec.structs.replace(arrival.node, digest=settings.digest)
+        record = wire.encode_record(msgspec.structs.replace(arrival, node=node))
+        logs[wire.spread(arrival.incarnation, shards)].append(record)
+        shelf.values[keys.beat(arrival.incarnation)] = b"1"
+    for shard, records in enumerate(logs):
+        shelf.values[keys.log(CYCLE_ID, shard)] = b"".join(records)
+    shelf.values[keys.arrived(CYCLE_ID)] = str(count).encode()
+    return sum(len(record) for records in logs for record in records)
+
+
+# --- the store --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def serve() -> Iterator[tuple[int, int]]:
+    """A server's port and process."""
+    with raw.serve() as port:
+        yield port, os.getpid()
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    client: Any
+    port: int
+    pid: int
+
+    def served(self, times: int, work: Callable[[], object]) -> float:
+        """CPU time of the server, per time."""
+        started = _cpu_at(self.pid)
+        for _ in range(times):
+            work()
+        self.client.add("done", 0)  # What is not acknowledged has been served when this has.
+        return (_cpu_at(self.pid) - started) / times
+
+    def both(self, work: Callable[[], object]) -> float:
+        """CPU time of the server and the caller."""
+        seconds: list[float] = []
+        for _ in range(3):
+            caller_s = _cpu_of(lambda: seconds.append(self.served(1, work)))
+            seconds[-1] += caller_s
+        return statistics.median(seconds)
+
+    def bulk(self, sizes: tuple[int, int], work: Callable[[int], object]) -> tuple[float, float]:
+        """CPU time of both, per key and per pair of keys in one request."""
+        per_key = [self.both(partial(work, size)) / size for size in sizes]
+        pair_s = max(0.0, (per_key[1] - per_key[0]) / (sizes[1] - sizes[0]))
+        return per_key[0] - pair_s * sizes[0], pair_s
+
+    def heard(self, value: bytes) -> float:
+        """CPU time of the server, per node that blocks on a key, until it has the value."""
+        sockets = [StoreSocket(raw.HOST, self.port) for _ in range(LISTENERS)]
+        ears = [threading.Thread(target=socket.perform, args=(Get("seal"),)) for socket in sockets]
+        started = _cpu_at(self.pid)
+        for ear in ears:
+            ear.start()
+        time.sleep(0.1)  # So that they are blocked; whoever is not costs a little less.
+        self.client.set("seal", value)
+        for ear in ears:
+            ear.join()
+        seconds = (_cpu_at(self.pid) - started) / LISTENERS
+        self.client.delete_key("seal")
+        for socket in sockets:
+            socket.close()
+        return seconds
+
+
+def _measure_store(is_quick: bool, sizes: Coordinated) -> dict[str, float]:
+    times, keys = (200, 4_096) if is_quick else (1_000, 16_384)
+    record, head, seal = (b"x" * int(size) for size in (sizes.record_bytes, sizes.head_bytes, sizes.seal_bytes))
+    beats = [Keys(EPOCH).beat(f"{index:016x}") for index in range(keys)]
+    logs = [Keys(EPOCH).log(CYCLE_ID, shard) for shard in range(16)]
+    channels = [Keys(EPOCH).event(2, channel) for channel in range(keys // 16)]
+    with serving(serve) as (port, pid):
+        client: Any = TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
+        server = _Server(client, port, pid)
+        client.multi_set(["head", *beats, *logs], [head, *[b"1"] * keys, *[record * (keys // 16)] * 16])
+        client.add("count", 1)  # What was set is not acknowledged, and must not be charged to others.
+        add_s = server.served(times, lambda: client.add("count", 1))
+        connections: list[StoreSocket] = []
+        check_key_s, check_pair_s = server.bulk((1_024, keys), lambda size: client.check(beats[:size]))
+        read_key_s, read_pair_s = server.bulk((1_024, keys), lambda size: client.multi_get(beats[:size]))
+        publish_key_s, publish_pair_s = server.bulk(
+            (16, len(channels)), lambda size: client.multi_set(channels[:size], [seal] * size)
+        )
+        return {
+            "connect_s": server.served(100, lambda: connections.append(StoreSocket(raw.HOST, port))),
+            "add_s": add_s,
+            # One by one: appends that follow each other on a connection are read all at once, which nodes' are not.
+            "append_s": server.served(times, lambda: (client.append("log", record), client.add("count", 1))) - add_s,
+            "get_s": server.served(times, lambda: client.get("head")),
+            "hear_s": _median(is_quick, lambda: server.heard(seal)),
+            "check_key_s": check_key_s,
+            "check_pair_s": check_pair_s,
+            "read_key_s": read_key_s,
+            "read_pair_s": read_pair_s,
+            "publish_key_s": publish_key_s,
+            "publish_pair_s": publish_pair_s,
+            "log_byte_s": server.both(lambda: client.multi_get(logs)) / (keys * len(record)),
+            "round_trip_s": statistics.median(_clocked(lambda: client.add("count", 1)) for _ in range(100)),
+        }
+
+
+def _cpu_at(pid: int) -> float:
+    """CPU time of another process so far: Linux has a clock for every process, whose number is made of the pid's."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def _cpu_of(work: Callable[[], object]) -> float:
+    started = time.thread_time()
+    work()
+    return time.thread_time() - started
+
+
+def _clocked(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

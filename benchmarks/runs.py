@@ -1,0 +1,96 @@
+"""Results of earlier runs: which files there are, and what is in them.
+
+Refuses to judge or to draw anything. What a file does not have, because it is older or a part of a run, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import ROOT
+from benchmarks.measure import Finding
+from benchmarks.report import Row
+
+DIRECTORY = ROOT / "benchmarks" / "results"
+_stamped = re.compile(r"\d{8}T\d{6}Z\.json")
+_case = re.compile(r"([\d,]+) nodes?\b[\s,;:]*(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run."""
+
+    name: str
+    """The file, from the project's root where it is below it."""
+    machine: Mapping[str, Any]
+    is_quick: bool
+    is_part: bool
+    """Some benchmarks were left out."""
+    rows: Sequence[Row]
+    findings: Sequence[Finding]
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """Those it has anything of, in the order they were run."""
+        found = [row.benchmark for row in self.rows] + [finding.benchmark for finding in self.findings]
+        return list(dict.fromkeys(found))
+
+    def rows_of(self, benchmark: str) -> list[Row]:
+        return [row for row in self.rows if row.benchmark == benchmark]
+
+    def findings_of(self, benchmark: str) -> list[Finding]:
+        return [finding for finding in self.findings if finding.benchmark == benchmark]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCase:
+    """A case whose name begins with a number of nodes."""
+
+    nodes: int
+    rest: str
+
+
+def read(path: Path) -> Run:
+    content = json.loads(path.read_text())
+    if "rows" not in content:
+        raise ValueError(f"{path} holds no results of `python -m benchmarks`")
+    absolute = path.resolve()
+    return Run(
+        name=str(absolute.relative_to(ROOT)) if absolute.is_relative_to(ROOT) else path.name,
+        machine=content["machine"],
+        is_quick=content["is_quick"],
+        is_part=bool(content.get("only")),
+        rows=[Row(**{**_known(Row, row), "seconds": tuple(row["seconds"])}) for row in content["rows"]],
+        findings=[Finding(**_known(Finding, found)) for found in content.get("findings", [])],
+    )
+
+
+def find_newest(directory: Path = DIRECTORY) -> Path:
+    """The newest whole run that was not a smoke run."""
+    for path in sorted(directory.glob("*.json"), reverse=True):
+        if _stamped.fullmatch(path.name):
+            run = read(path)
+            if not run.is_quick and not run.is_part:
+                return path
+    raise FileNotFoundError(f"no whole run in {directory}: run `python -m benchmarks`")
+
+
+def latest_of(runs: Sequence[Run]) -> dict[str, Run]:
+    """Every benchmark, and the last of the runs that has it."""
+    return {benchmark: run for run in runs for benchmark in run.benchmarks}
+
+
+def parse_case(name: str) -> NodeCase | None:
+    """`1,024 nodes, first read` is 1024 nodes and `first read`."""
+    found = _case.match(name)
+    return NodeCase(int(found[1].replace(",", "")), found[2]) if found and found[1].strip(",") else None
+
+
+def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    names: Iterable[str] = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return {name: values[name] for name in names if name in values}
