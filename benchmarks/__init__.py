@@ -12,5 +12,7 @@ absolute numbers are context. A result is checked before its time counts. What e
     crowd               many nodes as threads of one process, released together
     machine, report     where it ran, and what came out
     runs                results of earlier runs
+    pages, plots        those as text and as pictures
+    publish             `python -m benchmarks report`
     registry            the list of benchmarks
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--quick] [--only NAME]... [--json PATH]`"""
+"""`python -m benchmarks [--quick] [--only NAME]... [--json PATH]`, and `python -m benchmarks report`: see publish."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import machine, report
+from benchmarks import machine, publish, report
 from benchmarks.children import end_server, prepare_environment
 from benchmarks.measure import Case, run_case
 from benchmarks.registry import BENCHMARKS, FINDERS
@@ -20,7 +20,10 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parse(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["report"]:
+        return publish.main(given[1:])
+    options = _parse(given)
     prepare_environment()
     facts = machine.describe()
     names = options.only or list(BENCHMARKS)
@@ -42,8 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare ft_rendezvous with the field.")
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Compare ft_rendezvous with the field; `report` renders what was found.",
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke run of less than 40 s: small cases, few rounds")
     parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="this benchmark; may be repeated")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

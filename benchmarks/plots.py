@@ -1,0 +1,192 @@
+"""Results as pictures: time over nodes on logarithmic axes, and bars. Needs matplotlib, and only when it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.costs import costs_in
+from benchmarks.measure import OURS
+from benchmarks.report import Row
+from benchmarks.runs import NodeCase, Run, parse_case
+from benchmarks.scale import NODES, Model
+
+TITLES = {
+    "form": "from the first arrival to the last rank in hand",
+    "read": "a consistent snapshot of all nodes",
+    "recovery": "from a failure until all train again",
+}
+"""What there are pictures of, and what is timed."""
+
+COLORS = ("#0b6bcb", "#c4452d", "#6b7280", "#b07d12", "#3f8f4f", "#8652a8")
+"""Ours first; the others in the order they come."""
+
+MOST_WAYS = 3
+
+
+class CannotDraw(Exception):
+    """matplotlib is not there."""
+
+    def __init__(self) -> None:
+        super().__init__("plots need matplotlib: pip install 'ft-rendezvous[benchmarks]'")
+
+
+@dataclass(slots=True)
+class Line:
+    """One contender, by nodes."""
+
+    label: str
+    contender: str
+    is_other_way: bool = False
+    """Measured in another way than this contender's plain line."""
+    points: list[tuple[int, float]] = field(default_factory=list)
+    late: list[tuple[int, float]] = field(default_factory=list)
+    """Where it did not finish, and within which time."""
+
+
+def file_name(benchmark: str) -> str:
+    return f"benchmark-{benchmark}.png"
+
+
+def can_draw(benchmark: str, run: Run) -> bool:
+    rows = run.rows_of(benchmark)
+    if benchmark == "recovery":
+        return any(row.median_s is not None for row in rows)
+    return benchmark in TITLES and any(parse_case(row.case) for row in rows)
+
+
+def draw(benchmark: str, run: Run, directory: Path) -> Path:
+    """Draw a benchmark's picture. Raises CannotDraw without matplotlib."""
+    figure_class = _load()
+    rows = run.rows_of(benchmark)
+    if benchmark == "recovery":
+        figure = _draw_bars(figure_class, rows)
+    else:
+        panels = by_panel(rows) if benchmark == "read" else {"": _cases_of(rows)}
+        model = costs_in(run.findings) if benchmark == "form" else None
+        figure = _draw_lines(figure_class, panels, None if model is None else Model(model))
+    figure.suptitle(f"{TITLES[benchmark].capitalize()} ({run.machine['cores']} cores)", fontsize=11)
+    path = directory / file_name(benchmark)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130, facecolor="white", metadata={"Software": None})
+    return path
+
+
+def _load() -> Any:
+    """Matplotlib's figure, which needs no display and keeps no state."""
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise CannotDraw from error
+    return Figure
+
+
+# --- lines ------------------------------------------------------------------------------------------
+
+_Cases = list[tuple[NodeCase, Row]]
+
+
+def _cases_of(rows: Iterable[Row]) -> _Cases:
+    return [(case, row) for row in rows if (case := parse_case(row.case)) is not None]
+
+
+def by_panel(rows: Iterable[Row]) -> dict[str, _Cases]:
+    """Cases that say the same after their number of nodes."""
+    panels: dict[str, _Cases] = {}
+    for case, row in _cases_of(rows):
+        panels.setdefault(case.rest, []).append((case, row))
+    return panels
+
+
+def lines_of(cases: _Cases) -> list[Line]:
+    """A line per contender, and per way in which it was measured if those are few."""
+    ways: dict[str, set[str]] = {}
+    for case, row in cases:
+        ways.setdefault(row.contender, set()).add(case.rest)
+    lines: dict[str, Line] = {}
+    for case, row in sorted(cases, key=lambda item: item[0].nodes):
+        is_other_way = bool(case.rest) and 1 < len(ways[row.contender]) <= MOST_WAYS
+        label = f"{row.contender}, {case.rest}" if is_other_way else row.contender
+        line = lines.setdefault(label, Line(label, row.contender, is_other_way))
+        if row.median_s is not None:
+            line.points.append((case.nodes, row.median_s))
+        elif row.limit_s is not None:
+            line.late.append((case.nodes, row.limit_s))
+    return sorted(lines.values(), key=lambda line: line.contender != OURS)
+
+
+def _colors(contenders: Iterable[str]) -> dict[str, str]:
+    others = dict.fromkeys(name for name in contenders if name != OURS)
+    return dict(zip([OURS, *others], COLORS * 3, strict=False))
+
+
+def _draw_lines(figure_class: Any, panels: dict[str, _Cases], model: Model | None) -> Any:
+    figure = figure_class(figsize=(7.0 if len(panels) == 1 else 4.6 * len(panels), 4.4), layout="constrained")
+    colors = _colors(row.contender for cases in panels.values() for _, row in cases)
+    for axes, (title, cases) in zip(
+        figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels.items(), strict=True
+    ):
+        for line in lines_of(cases):
+            _draw_line(axes, line, colors[line.contender])
+        if model is not None:
+            predicted = [model.form(nodes) for nodes in NODES]
+            axes.plot(NODES, predicted, color="#0b6bcb", linestyle=":", linewidth=1.2, label="model, nodes elsewhere")
+        axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="time (s)", title=title)
+        axes.grid(which="major", color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8, frameon=False)
+        axes.margins(y=0.12)
+        nodes = sorted({case.nodes for case, _ in cases} | ({NODES[-1]} if model is not None else set()))
+        axes.set_xticks(nodes, [f"{count:,}" for count in nodes], fontsize=8)
+        axes.set_xticks([], minor=True)
+        axes.yaxis.set_major_formatter(lambda value, _position: f"{value:g}")
+    return figure
+
+
+def _draw_line(axes: Any, line: Line, color: str) -> None:
+    width = 2.2 if line.contender == OURS else 1.4
+    style = {"linestyle": "--", "marker": "s"} if line.is_other_way else {"linestyle": "-", "marker": "o"}
+    if line.points:
+        nodes_by_time = zip(*line.points, strict=True)
+        axes.plot(*nodes_by_time, color=color, markersize=4, linewidth=width, label=line.label, **style)
+    for nodes, limit_s in line.late:
+        axes.plot([nodes], [limit_s], color=color, marker="^", markersize=8, linestyle="none")
+        axes.annotate(
+            f"{line.label}: not in {limit_s:g} s",
+            (nodes, limit_s),
+            (-6, 7),
+            textcoords="offset points",
+            fontsize=8,
+            ha="right",
+        )
+
+
+# --- bars -------------------------------------------------------------------------------------------
+
+
+def _draw_bars(figure_class: Any, rows: Sequence[Row]) -> Any:
+    cases = list(dict.fromkeys(row.case for row in rows))
+    colors = _colors(row.contender for row in rows)
+    names = [name for name in colors if any(row.contender == name for row in rows)]
+    height = 0.8 / len(names)
+    figure = figure_class(figsize=(7.5, 1.2 + 0.3 * len(cases) * (len(names) + 0.5)), layout="constrained")
+    axes = figure.subplots()
+    for index, name in enumerate(names):
+        for row in (row for row in rows if row.contender == name):
+            seconds = row.median_s if row.median_s is not None else row.limit_s or 0.0
+            at = cases.index(row.case) + index * height
+            axes.barh(at, seconds, height * 0.9, color=colors[name], alpha=1.0 if row.median_s is not None else 0.35)
+            text = f"{seconds:.2f} s" if row.median_s is not None else f"not in {seconds:g} s"
+            axes.annotate(text, (seconds, at), (4, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.barh(0, 0, color=colors[name], label=name)
+    axes.set_yticks([index + 0.4 - height / 2 for index in range(len(cases))], cases, fontsize=8)
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.set(xlabel="time (s)")
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    return figure

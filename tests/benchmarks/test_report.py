@@ -1,0 +1,230 @@
+"""The docs show what `python -m benchmarks report` renders, and it renders whatever a run has."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import pages, plots, publish, runs, scale
+from benchmarks.__main__ import main
+from benchmarks.measure import Finding
+from benchmarks.report import Row, digits
+from benchmarks.runs import NodeCase, Run, parse_case
+from tests.benchmarks.test_scale import COSTS
+
+README = publish.README.read_text()
+SECTION = README.partition(publish.START)[2].partition(publish.END)[0].strip()
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def shown() -> list[Run]:
+    """The runs that the README names."""
+    names = dict.fromkeys(re.findall(r"benchmarks/results/[\w-]+\.json", SECTION))
+    assert names, "the README does not say where its numbers come from"
+    return [runs.read(publish.ROOT / name) for name in names]
+
+
+def test_the_readme_shows_what_report_renders(shown: list[Run]) -> None:
+    assert pages.readme_of(shown).strip() == SECTION, "run `python -m benchmarks report`"
+
+
+def test_the_page_is_what_report_renders(shown: list[Run]) -> None:
+    assert (publish.DOCS / "benchmarks.md").read_text() == pages.page_of(shown), "run `python -m benchmarks report`"
+
+
+def test_every_image_that_is_shown_exists(shown: list[Run]) -> None:
+    in_page = re.findall(r"\]\((images/[^)]+)\)", pages.page_of(shown))
+    in_readme = re.findall(r"\]\(docs/(images/[^)]+)\)", SECTION)
+    assert in_readme
+    for name in {*in_page, *in_readme}:
+        assert (publish.DOCS / name).read_bytes().startswith(PNG)
+
+
+def test_whole_runs_only_are_shown(shown: list[Run]) -> None:
+    assert not any(run.is_quick for run in shown)
+
+
+# --- a made-up run ----------------------------------------------------------------------------------
+
+MACHINE = {
+    "commit": "61c85db0d6ff069a7aa579bce4fdc4f897081079",
+    "has_local_changes": False,
+    "torch": "2.13.0",
+    "python": "3.11.7",
+    "platform": "Linux",
+    "cores": 2,
+    "resolver_options": None,
+    "load_1min": 0.5,
+    "reverse_dns_s": {"127.0.0.1": 0.0004},
+}
+
+
+def row(benchmark: str, case: str, contender: str, median_s: float | None, ratio: float | None = 1.0) -> Row:
+    samples = () if median_s is None else (median_s / 2, median_s, median_s * 2)
+    return Row(benchmark, case, contender, samples, median_s, None if median_s else 60.0, ratio)
+
+
+ROWS = [
+    row("codec", "decode 10,000 arrivals", "ours", 0.0034),
+    row("read", "1,000 nodes, first read", "ours", 0.001),
+    row("read", "10,000 nodes, first read", "ours", 0.0034),
+    row("read", "10,000 nodes, first read", "slots", 0.034, 10.0),
+    row("form", "8 nodes", "ours", 0.0195),
+    row("form", "8 nodes", "c10d", 1.295, 66.4),
+    row("form", "1,024 nodes", "ours", 2.5),
+    row("form", "1,024 nodes", "c10d", None, 24.0),
+    row("form", "4,096 nodes, load generator", "ours", 3.5),
+    row("recovery", "a node is killed", "ours", 5.5),
+    row("recovery", "a node is killed", "c10d", None, 10.9),
+]
+FINDINGS = [
+    Finding("read", "10,000 nodes arrive meanwhile", "wrong snapshots", 0, "", "0", True),
+    Finding("steady", "1,000 nodes", "CPU of the host", 0.31, "cores", "at most 0.25", False),
+    Finding("new", "a case", "retries", 12_345, ""),
+    *scale.tell(COSTS),
+]
+RUN = Run("benchmarks/results/made-up.json", MACHINE, False, False, ROWS, FINDINGS)
+
+
+def write(path: Path, **more: Any) -> Path:
+    content = {
+        "machine": MACHINE,
+        "is_quick": False,
+        "rows": [found.as_dict() for found in ROWS],
+        "findings": [asdict(found) for found in FINDINGS],
+    }
+    path.write_text(json.dumps({**content, **more}))
+    return path
+
+
+def test_a_page_tells_times_spreads_and_ratios() -> None:
+    page = pages.page_of([RUN])
+    assert "| 8 nodes | **ours** | 19.5 | 9.75 to 39 |  |" in page
+    assert "|  | c10d | 1,295 | 648 to 2,590 | 66.4 |" in page
+    assert "|  | c10d | did not finish in 60 s |  | > 24 |" in page
+    assert "| commit | `61c85db0d6ff` |" in page
+
+
+def test_a_page_tells_which_targets_were_missed() -> None:
+    page = pages.page_of([RUN])
+    assert "| 1,000 nodes | CPU of the host | 0.310 cores | at most 0.25 | **missed** |" in page
+    assert "| 10,000 nodes arrive meanwhile | wrong snapshots | 0 | 0 | met |" in page
+    assert "| a case | retries | 12,345 |  |  |" in page
+
+
+def test_a_page_has_predicted_and_measured_worlds_with_the_error() -> None:
+    predicted_s = scale.Model(COSTS).form(4_096)
+    error = f"{(predicted_s / 3.5 - 1) * 100:+.0f} %"
+    expected = f"| 4,096 nodes, load generator, ours | 3.50 s | {pages.told_s(predicted_s)} | {error} |  |  |"
+    assert expected in pages.page_of([RUN])
+
+
+def test_the_readme_is_short_and_honest() -> None:
+    section = pages.readme_of([RUN])
+    assert "| 1,024 nodes | 2.50 s | did not finish in 60 s |" in section
+    assert "| 10,000 nodes, first read | 3.40 ms | 10 × |" in section
+    assert "1,000 nodes, first read" not in section
+    assert "1 of 2 targets were met; missed: steady, 1,000 nodes: CPU of the host." in section
+    assert "for a world of 100,000 nodes" in section
+
+
+def test_what_a_run_does_not_have_is_left_out() -> None:
+    part = replace(RUN, rows=[found for found in ROWS if found.benchmark == "codec"], findings=[])
+    page, section = pages.page_of([part]), pages.readme_of([part])
+    assert "## codec" in page
+    assert "## form" not in page
+    assert "images/" not in page + section
+    assert "predicts" not in section
+
+
+def test_of_several_runs_the_last_that_has_a_benchmark_counts() -> None:
+    newer = replace(RUN, name="newer.json", rows=[row("form", "8 nodes", "ours", 0.777)], findings=[])
+    page = pages.page_of([RUN, newer])
+    assert "| 8 nodes | **ours** | 777 |" in page
+    assert "1,295" not in page
+    assert "## read" in page
+    assert "`newer.json`" in page
+
+
+def test_numbers_have_three_digits_that_count() -> None:
+    told = [digits(value) for value in (0, 1, 10.0, 1295.2, 66.44, 0.04512, 0.0001, 1e6)]
+    assert told == ["0", "1", "10", "1,295", "66.4", "0.0451", "0.000100", "1,000,000"]
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("8 nodes", NodeCase(8, "")),
+        ("1,024 nodes", NodeCase(1_024, "")),
+        ("10,000 nodes, first read", NodeCase(10_000, "first read")),
+        ("4096 nodes (load generator)", NodeCase(4_096, "(load generator)")),
+        ("1 node", NodeCase(1, "")),
+        ("encode 10,000 arrivals", None),
+        ("nodes", None),
+    ],
+)
+def test_cases_say_how_many_nodes(name: str, case: NodeCase | None) -> None:
+    assert parse_case(name) == case
+
+
+def test_points_measured_in_two_ways_are_not_joined() -> None:
+    lines = plots.lines_of([(parse_case(found.case), found) for found in RUN.rows_of("form")])  # type: ignore[misc]
+    assert [(line.label, line.points, line.late) for line in lines] == [
+        ("ours", [(8, 0.0195), (1_024, 2.5)], []),
+        ("ours, load generator", [(4_096, 3.5)], []),
+        ("c10d", [(8, 1.295)], [(1_024, 60.0)]),
+    ]
+
+
+# --- the command ------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_a_page_and_its_images(tmp_path: Path) -> None:
+    source = write(tmp_path / "made-up.json")
+    assert main(["report", str(source), "--out", str(tmp_path / "docs")]) == 0
+    page = (tmp_path / "docs" / "benchmarks.md").read_text()
+    images = re.findall(r"\]\((images/[^)]+)\)", page)
+    assert len(images) == 3
+    for name in images:
+        assert (tmp_path / "docs" / name).read_bytes().startswith(PNG)
+    assert publish.README.read_text() == README
+
+
+def test_without_matplotlib_the_command_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "made-up.json")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["report", str(source), "--out", str(tmp_path / "docs")]) == 1
+    assert "pip install 'ft-rendezvous[benchmarks]'" in capsys.readouterr().err
+    assert not (tmp_path / "docs" / "benchmarks.md").exists()
+
+
+def test_the_newest_whole_run_is_shown(tmp_path: Path) -> None:
+    expected = write(tmp_path / "20260102T000000Z.json")
+    write(tmp_path / "20260101T000000Z.json")
+    write(tmp_path / "20260103T000000Z.json", is_quick=True)
+    write(tmp_path / "20260104T000000Z.json", only=["codec"])
+    write(tmp_path / "scenarios.json")
+    assert runs.find_newest(tmp_path) == expected
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "scenarios.json"
+    path.write_text(json.dumps({"machine": {}, "scenarios": {}}))
+    with pytest.raises(ValueError, match="holds no results"):
+        runs.read(path)
+
+
+def test_the_section_is_replaced_and_nothing_else() -> None:
+    text = f"# A\n{publish.START}\nold\n{publish.END}\n# B\n"
+    assert publish.replace_section(text, "new") == f"# A\n{publish.START}\nnew\n{publish.END}\n# B\n"
+    with pytest.raises(ValueError, match="no section"):
+        publish.replace_section("# A\n", "new")
