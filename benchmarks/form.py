@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks import ours
-from benchmarks.baselines import c10d, raw
+from benchmarks.baselines import c10d, nvrx, raw
 from benchmarks.children import call, serving
 from benchmarks.crowd import Formed
 from benchmarks.measure import OURS, Case, Sample, require
@@ -43,6 +43,8 @@ def _prepare(count: int, has_c10d: bool) -> Iterator[Mapping[str, Sample]]:
     }
     if has_c10d:
         contenders["c10d"] = partial(sample, count, partial(serving, raw.serve), c10d.form)
+    if has_c10d and nvrx.installed_version():
+        contenders["nvrx"] = partial(sample, count, partial(serving, raw.serve), nvrx.form)
     yield contenders
 
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.baselines import nvrx
+
 ROOT = Path(__file__).parent.parent
 ADDRESSES = ("127.0.0.1", "::ffff:127.0.0.1")
 """As which a client on this machine is looked up."""
@@ -50,6 +52,7 @@ def describe() -> dict[str, Any]:
         "commit": _git("rev-parse", "HEAD"),
         "has_local_changes": bool(_git("status", "--porcelain", "--", "ft_rendezvous")),
         "torch": torch.__version__,
+        nvrx.PACKAGE: nvrx.installed_version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

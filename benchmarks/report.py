@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.baselines import nvrx
 from benchmarks.machine import explain_pauses
 from benchmarks.measure import OURS, Case, Finding, Times, ratio_to_ours
 
@@ -105,6 +106,8 @@ def warnings_of(machine: Mapping[str, Any], rows: Iterable[Row] = ()) -> list[st
     load = max(look.get("load_1min", 0.0) for look in (machine, machine.get("after", {})))
     if load > machine["cores"]:
         found.append(f"the machine is busy (load {load:.1f}): trust ratios only")
+    if machine.get(nvrx.PACKAGE, "") is None:
+        found.append(f"{nvrx.PACKAGE} is not installed: nvrx takes no part")
     pauses = explain_pauses(machine, [row.seconds for row in rows])
     return [*found, pauses] if pauses else found
 

@@ -6,35 +6,71 @@ at it once a second. With MIN = MAX it seals as soon as all have come, so no set
 
 from __future__ import annotations
 
+import os
+import pickle
+import time
+from typing import Any
+
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
 from benchmarks.baselines.raw import HOST
-from benchmarks.crowd import Formed, Join, Seat, form_world
+from benchmarks.crowd import Formed, Seat, form_world
 from ft_rendezvous.settings import format_endpoint
+
+ASK_S = 0.01
+"""How often a node asks whether somebody waits; torch's agent: a tenth as often. An answer is kept for a second."""
+
+
+class Node:
+    """A handler, used as torch's agent uses it."""
+
+    def __init__(self, handler: Any, backend: Any) -> None:
+        self.handler = handler
+        self._backend = backend
+
+    def join(self) -> Seat:
+        """Take part until this node has a place in the next world."""
+        info = self.handler.next_rendezvous()
+        master = info.bootstrap_store_info
+        return Seat(info.rank, info.world_size, format_endpoint(master.master_addr, master.master_port))
+
+    def wait_over(self) -> None:
+        """Wait until the world must end: somebody waits for the next."""
+        while self.handler.num_nodes_waiting() == 0:
+            time.sleep(ASK_S)
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether somebody waits as a spare. There is no other way to know than the shared state."""
+        found = self._backend.get_state()
+        return found is not None and bool(pickle.loads(found[0]).redundancy_list)
+
+
+def named_parameters(count: int, port: int) -> dict[str, Any]:
+    """What a node of a world of `count` passes to its backend."""
+    return {
+        "backend": "c10d",
+        "endpoint": format_endpoint(HOST, port),
+        "run_id": "benchmark",
+        "min_nodes": count,
+        "max_nodes": count,
+        "local_addr": HOST,
+        "is_host": False,
+    }
+
+
+def open_node(count: int, port: int, _index: int = 0) -> Node:
+    params = RendezvousParameters(**named_parameters(count, port))
+    backend, store = create_backend(params)
+    return Node(create_handler(store, backend, params), backend)
 
 
 def form(count: int, port: int) -> Formed:
-    def connect(_index: int) -> Join:
-        params = RendezvousParameters(
-            backend="c10d",
-            endpoint=format_endpoint(HOST, port),
-            run_id="benchmark",
-            min_nodes=count,
-            max_nodes=count,
-            local_addr=HOST,
-            is_host=False,
-        )
-        backend, store = create_backend(params)
-        handler = create_handler(store, backend, params)
+    return form_world(count, lambda _index: open_node(count, port).join)
 
-        def join() -> Seat:
-            info = handler.next_rendezvous()
-            master = info.bootstrap_store_info
-            assert master is not None, "torch shares its store by default"
-            return Seat(info.rank, info.world_size, format_endpoint(master.master_addr, master.master_port))
 
-        return join
-
-    return form_world(count, connect)
+def unshare_store() -> None:
+    """Use torch's switch for this process: else a node that comes to a later round waits in vain for an address."""
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore
 
-from benchmarks import form, ours, read
+from benchmarks import form, machine, ours, read
 from benchmarks.__main__ import main
-from benchmarks.baselines import c10d, raw
+from benchmarks.baselines import c10d, nvrx, raw
 from benchmarks.baselines.slots import COUNT_KEY, decode_json, read_slots
 from benchmarks.children import prepare_environment, serving
 from benchmarks.crowd import Formed, Seat
 from benchmarks.measure import WrongResult
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
+from benchmarks.report import warnings_of
 from ft_rendezvous import wire
 from ft_rendezvous.core.model import NodeInfo, Verdict
 from ft_rendezvous.participant import Changed, Participant, Place
@@ -63,11 +64,28 @@ def test_a_missing_node_is_noticed_in_either_layout(store: TCPStore) -> None:
 
 @pytest.mark.parametrize(
     ("serve", "contender"),
-    [(partial(serving, ours.serve, 3), ours), (partial(serving, raw.serve), raw), (partial(serving, raw.serve), c10d)],
-    ids=["ours", "raw", "c10d"],
+    [
+        (partial(serving, ours.serve, 3), ours),
+        (partial(serving, raw.serve), raw),
+        (partial(serving, raw.serve), c10d),
+        pytest.param(
+            partial(serving, raw.serve),
+            nvrx,
+            marks=pytest.mark.skipif(nvrx.installed_version() is None, reason=f"{nvrx.PACKAGE} is not installed"),
+        ),
+    ],
+    ids=["ours", "raw", "c10d", "nvrx"],
 )
 def test_a_contender_forms_a_world(serve, contender) -> None:  # type: ignore[no-untyped-def]
     assert form.sample(3, serve, contender.form) > 0
+
+
+def test_who_is_not_installed_takes_no_part_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrx, "installed_version", lambda: None)
+    with form.cases(is_quick=False)[0].prepare() as contenders:
+        assert "c10d" in contenders
+        assert "nvrx" not in contenders
+    assert any("nvidia-resiliency-ext is not installed" in warning for warning in warnings_of(machine.describe()))
 
 
 @pytest.mark.parametrize(

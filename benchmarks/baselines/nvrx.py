@@ -1,0 +1,62 @@
+"""The rendezvous of nvidia-resiliency-ext, its `FtRendezvousHandler`: a descendant of torch's, with spares.
+
+It shares one pickled state as c10d does and looks at it once a second. Before a node joins it checks the GPUs; where
+there are none that takes 3 ms. Its agent exchanges the workers' address through the store, so this is part of joining.
+
+The package is optional. It is imported by the processes that use it and no other: it configures logging.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import threading
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.baselines import c10d
+from benchmarks.baselines.raw import HOST
+from benchmarks.crowd import Formed, Seat, form_world
+from ft_rendezvous.settings import format_endpoint
+
+PACKAGE = "nvidia-resiliency-ext"
+_MODULES = "nvidia_resiliency_ext.fault_tolerance"
+_opening = threading.Lock()
+
+
+def installed_version() -> str | None:
+    try:
+        return importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+class Node(c10d.Node):
+    def join(self) -> Seat:
+        store, rank, world_size = self.handler.next_rendezvous()
+        agent = _import("_torch_elastic_compat.agent.server.api").SimpleElasticAgent
+        if rank == 0:
+            agent._set_master_addr_port(store, None, None, HOST)
+        return Seat(rank, world_size, format_endpoint(*agent._get_master_addr_port(store)))
+
+
+def open_node(count: int, port: int, _index: int = 0) -> Node:
+    logging.disable(logging.CRITICAL)  # It tells at every join that there are no GPUs.
+    rendezvous = _import("_torch_elastic_compat.rendezvous.api")
+    params = rendezvous.RendezvousParameters(**c10d.named_parameters(count, port))
+    backend, store = _import("_torch_elastic_compat.rendezvous.c10d_rendezvous_backend").create_backend(params)
+    # All handlers of a process want the same socket for their workers, of which there are none here: one opens at a
+    # time, and leaves no file behind.
+    with _opening:
+        handler = _import("_ft_rendezvous").create_handler(store, backend, params)
+        Path(_import("launcher").FT_LAUNCHER_IPC_SOCKET).unlink()
+    return Node(handler, backend)
+
+
+def form(count: int, port: int) -> Formed:
+    return form_world(count, lambda _index: open_node(count, port).join)
+
+
+def _import(name: str) -> Any:
+    return import_module(f"{_MODULES}.{name}")
