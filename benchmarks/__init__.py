@@ -6,6 +6,7 @@ absolute numbers are context. A result is checked before its time counts. What e
     read, form, codec,  one benchmark each: its cases, and how a result is checked
     placement
     scale, costs        a model of larger worlds than we can form, and the costs it rests on
+    recovery            one too; in restarting, losing and end_to_end, what happens to its nodes
     baselines           what we compare with: our own clean versions of what the field does
     measure             cases, taking turns, medians and ratios
     children            processes that serve or form worlds, and end with the sample

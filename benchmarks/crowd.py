@@ -10,7 +10,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
 
 Join = Callable[[], "Seat"]
 """Blocks until the node has its place."""
@@ -71,3 +75,17 @@ def form_world(count: int, connect: Callable[[int], Join]) -> Formed:
     if crowd.errors:
         raise crowd.errors[0]
     return Formed(max(crowd.ended_at) - crowd.started_at, crowd.seats)
+
+
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """Do the work in a thread that does not keep the process from ending: a spare may wait for ever."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -6,54 +6,86 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.crowd import Formed, Join, Seat, form_world
-from ft_rendezvous.core.model import NodeInfo, Verdict
+from benchmarks.crowd import Formed, Seat, form_world
+from ft_rendezvous.core.model import NodeInfo
 from ft_rendezvous.host import Host
-from ft_rendezvous.session import new_id, open_session
+from ft_rendezvous.participant import CHANGED, Flow, Place
+from ft_rendezvous.session import CONNECTIONS_PER_NODE, Session, new_id, open_session
 from ft_rendezvous.settings import NodeSettings, RunSettings, Settings, format_endpoint
-from ft_rendezvous.tcp_store import ServedStore, listen
+from ft_rendezvous.tcp_store import ServedStore, listen, raise_file_limit
 
 HOST = "127.0.0.1"
 
 
-def run_settings(count: int) -> RunSettings:
+def run_settings(count: int, max_count: int | None = None) -> RunSettings:
     """As by default, but for the lease: threads of one interpreter starve each other longer than nodes do."""
-    return RunSettings(run_id="benchmark", min_nodes=count, max_nodes=count, lease_s=60.0)
+    return RunSettings(run_id="benchmark", min_nodes=count, max_nodes=max_count or count, lease_s=60.0)
+
+
+@contextmanager
+def hosting(run: RunSettings) -> Iterator[tuple[Host, int]]:
+    """Host a run, as `session.serve` does, on a port that the system gives."""
+    raise_file_limit(CONNECTIONS_PER_NODE * run.max_nodes + 256)
+    served = ServedStore(listen())
+    host = Host(served, run, new_id(), journal=lambda _entry: None)
+    try:
+        yield host, served.port
+    finally:
+        host.stop()
+
+
+@contextmanager
+def serve_run(run: RunSettings) -> Iterator[tuple[int, int]]:
+    """Host a run; yields its port and the pid of its host."""
+    with hosting(run) as (_, port):
+        yield port, os.getpid()
 
 
 @contextmanager
 def serve(count: int) -> Iterator[int]:
-    """Host a run, as `session.serve` does, on a port that the system gives."""
-    served = ServedStore(listen())
-    host = Host(served, run_settings(count), new_id(), journal=lambda _entry: None)
-    try:
-        yield served.port
-    finally:
-        host.stop()
+    with hosting(run_settings(count)) as (_, port):
+        yield port
+
+
+def node_info(run: RunSettings, index: int) -> NodeInfo:
+    return NodeInfo(addr=HOST, pid=os.getpid(), infra_rank=index, role="default", local_world_size=8, digest=run.digest)
+
+
+class Node:
+    """A session, used as our handler uses it."""
+
+    def __init__(self, session: Session) -> None:
+        self.link = session.link
+        self.cycle_id = 0
+
+    def join(self) -> Seat:
+        """Take part until this node has a place in the next world; who has one reports that its workers failed."""
+        place = self.link.run(self.link.participant.next_place())
+        if not isinstance(place, Place):
+            raise RuntimeError(f"the run is over for this node: {place}")
+        self.cycle_id = place.cycle_id
+        return Seat(place.rank, place.world_size, format_endpoint(place.master_addr, place.master_port))
+
+    def wait_over(self) -> None:
+        """Wait until the workers of this node's world must stop, without asking again and again."""
+        self.link.run(self._until_over())
+
+    def _until_over(self) -> Flow[None]:
+        while not self.link.participant.must_stop(self.cycle_id):
+            yield CHANGED
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether this node has arrived, whatever becomes of it."""
+        return self.link.participant.view is not None
+
+
+def open_node(run: RunSettings, port: int, index: int) -> Node:
+    node = NodeSettings(endpoint_host=HOST, endpoint_port=port, infra_rank=index, is_host=False)
+    return Node(open_session(Settings(run=run, node=node), node_info(run, index)))
 
 
 def form(count: int, port: int) -> Formed:
     """Form a world of `count` nodes."""
     run = run_settings(count)
-
-    def connect(index: int) -> Join:
-        node = NodeSettings(endpoint_host=HOST, endpoint_port=port, infra_rank=index, is_host=False)
-        info = NodeInfo(
-            addr=HOST,
-            pid=os.getpid(),
-            infra_rank=index,
-            role="default",
-            local_world_size=8,
-            digest=run.digest,
-        )
-        session = open_session(Settings(run=run, node=node), info)
-
-        def join() -> Seat:
-            place = session.link.run(session.link.participant.next_place())
-            if isinstance(place, Verdict):
-                raise RuntimeError(f"the run was closed: {place}")
-            return Seat(place.rank, place.world_size, format_endpoint(place.master_addr, place.master_port))
-
-        return join
-
-    return form_world(count, connect)
+    return form_world(count, lambda index: open_node(run, port, index).join)

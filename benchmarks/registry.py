@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import codec, form, placement, read, scale
+from benchmarks import codec, form, placement, read, recovery, scale
 from benchmarks.measure import Case, Finding
 
-FINDERS: dict[str, Callable[[bool], list[Finding]]] = {read.NAME: read.findings, scale.NAME: scale.findings}
+FINDERS: dict[str, Callable[[bool], list[Finding]]] = {
+    module.NAME: module.findings for module in (read, recovery, scale)
+}
 """What is counted rather than contested, by benchmark."""
 
 BENCHMARKS: dict[str, Callable[[bool], list[Case]]] = {
-    module.NAME: module.cases for module in (codec, placement, read, form, scale)
+    module.NAME: module.cases for module in (codec, placement, read, form, recovery, scale)
 }

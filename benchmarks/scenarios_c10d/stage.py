@@ -80,12 +80,12 @@ class Stage:
     def wait_connected(self, node: Node, job: Job) -> None:
         wait_until(f"{node.name} has found the store", lambda: _is_connected(node, job.port), self.left_s)
 
-    def wait_step(self, node: Node, but: Collection[int] = ()) -> Report:
-        """A step of a worker that is not one of those already known, once there is one."""
+    def wait_step(self, node: Node, but: Collection[int] = (), kind: str = "step") -> Report:
+        """A step (or its `begin`) of a worker that is not one of those already known, once there is one."""
 
         def look() -> Report | None:
             has_ended = node.has_exited
-            fresh = [report for report in node.reports("step") if int(report["pid"]) not in but]
+            fresh = [report for report in node.reports(kind) if int(report["pid"]) not in but]
             if not fresh and has_ended:
                 raise AssertionError(f"{node.name} ended instead of training")
             return fresh[0] if fresh else None

@@ -1,0 +1,92 @@
+"""A node of real torchrun processes is SIGKILLed with its workers: until the workers of the new world have trained.
+
+Three nodes train and one waits, which is what two cores bear. Every worker imports torch anew, and here that is most of
+the time; so it is also told when the last new worker was started. The cluster, the commands and the workers are those
+of the scenarios.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from benchmarks.measure import OURS, DidNotFinish, Sample
+from benchmarks.scenarios_c10d.observe import Want
+from benchmarks.scenarios_c10d.stage import CONTENDERS as BACKENDS
+from benchmarks.scenarios_c10d.stage import Contender, Stage, play
+
+ACTIVE = 3
+VICTIM = 1
+LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    backend: Contender
+    conf: Mapping[str, object] = field(default_factory=dict)
+
+
+SETUPS = {
+    OURS: Setup(BACKENDS["ft"]),
+    "ours, dead after 3 s": Setup(BACKENDS["ft"], {"lease_timeout": 3, "beat_interval": 0.5}),
+    "c10d": Setup(BACKENDS["c10d"]),
+    "c10d, unshared store": Setup(BACKENDS["c10d, unshared store"]),
+    "c10d, unshared, dead after 3 s": Setup(
+        BACKENDS["c10d, unshared store"], {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}
+    ),
+}
+"""As they come, and with their timeouts tuned."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What happened to each contender, in the order it happened: played once, told twice."""
+
+    started_s: dict[str, list[float | None]] = field(default_factory=lambda: defaultdict(list))
+    """From the kill until all workers of the new world had been started; None if they never trained."""
+
+    def steps(self) -> dict[str, Sample]:
+        """Plays: until all workers of the new world have trained a step."""
+        return {name: partial(self._play, name) for name in SETUPS}
+
+    def starts(self) -> dict[str, Sample]:
+        """Plays nothing: of what was played before, round by round."""
+        return {name: partial(self._retell, name) for name in SETUPS}
+
+    def _play(self, name: str) -> float:
+        setup, starts = SETUPS[name], list[float]()
+        with tempfile.TemporaryDirectory(prefix="ft-recovery-") as logs:
+            story = play(partial(lose_node, setup.conf, starts.append), setup.backend, LIMIT_S, Path(logs))
+        self.started_s[name].append(None if story.recovery_s is None else starts[0])
+        if story.recovery_s is None:
+            raise DidNotFinish(LIMIT_S)
+        return story.recovery_s
+
+    def _retell(self, name: str) -> float:
+        started_s = self.started_s[name].pop(0)
+        if started_s is None:
+            raise DidNotFinish(LIMIT_S)
+        return started_s
+
+
+def lose_node(conf: Mapping[str, object], note_start: Callable[[float], None], stage: Stage) -> None:
+    job = stage.cluster.job(f"{ACTIVE}:{ACTIVE}", conf=conf, worker=["--until", stage.done])
+    nodes = [
+        stage.start(job, f"n{index}", is_host=index == 0, want=Want.ANY if index == VICTIM else Want.ZERO)
+        for index in range(ACTIVE)
+    ]
+    for node in nodes:
+        stage.wait_step(node)
+    spare = stage.start_parked(job, "spare", beside=nodes[0])
+    old_pids = stage.pids()
+    nodes.pop(VICTIM).kill()
+    since = time.monotonic()
+    for node in (*nodes, spare):
+        stage.wait_step(node, old_pids, kind="begin")
+    note_start(time.monotonic() - since)
+    stage.recover(since, (*nodes, spare), old_pids)

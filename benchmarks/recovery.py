@@ -1,0 +1,128 @@
+"""`recovery`: nodes train and one waits; workers fail, or a node dies; until every rank is held again.
+
+Three ways to look at it:
+
+    a worker fails      a contest of rendezvous alone: no agent's tick, no workers to stop
+    a node is killed    ours alone, by the coordinator's own clock, against our targets
+    a torchrun killed   a contest of real processes: until new workers were started, and had trained a step
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+
+from benchmarks import end_to_end, form, ours
+from benchmarks.baselines import nvrx, raw
+from benchmarks.children import serving
+from benchmarks.losing import Loss, lose_node
+from benchmarks.measure import OURS, Case, Finding, Sample
+from benchmarks.restarting import restart_c10d, restart_nvrx, restart_ours
+from ft_rendezvous.settings import RunSettings
+
+NAME = "recovery"
+ACTIVE = 8
+QUICK_ACTIVE = 3
+LOSSES = 5
+END_TO_END_ROUNDS = 3
+AFTER_LEASE_TARGET_S = 0.1
+TOTAL_TARGET_S = 0.5
+"""On top of the lease."""
+
+
+def cases(is_quick: bool) -> list[Case]:
+    if is_quick:
+        return [_worker_fails(QUICK_ACTIVE, rounds=1, has_nvrx=False)]
+    played = end_to_end.Record()
+    return [
+        _worker_fails(ACTIVE, rounds=5, has_nvrx=nvrx.installed_version() is not None),
+        _node_killed("first step", played.steps),
+        _node_killed("workers started", played.starts),
+    ]
+
+
+def findings(is_quick: bool) -> list[Finding]:
+    return [] if is_quick else judge_losses([_lose() for _ in range(LOSSES)], _lossy_run().lease_s)
+
+
+# --- a worker fails ---------------------------------------------------------------------------------
+
+
+def _worker_fails(count: int, rounds: int, has_nvrx: bool) -> Case:
+    return Case(
+        NAME,
+        f"a worker fails: {count} nodes + 1 spare",
+        rounds,
+        partial(_prepare_worker_fails, count, has_nvrx),
+        warm_ups=0,  # Every sample has processes of its own: none is warmer than another.
+    )
+
+
+@contextmanager
+def _prepare_worker_fails(count: int, has_nvrx: bool) -> Iterator[Mapping[str, Sample]]:
+    serve_raw: Callable[..., object] = partial(serving, raw.serve)
+    contenders = {
+        OURS: partial(form.sample, count, partial(_serving_port, count), restart_ours),
+        "c10d, unshared store": partial(form.sample, count, serve_raw, restart_c10d),
+    }
+    if has_nvrx:
+        contenders["nvrx"] = partial(form.sample, count, serve_raw, restart_nvrx)
+    yield contenders
+
+
+@contextmanager
+def _serving_port(count: int) -> Iterator[int]:
+    with serving(ours.serve_run, ours.run_settings(count, count + 1)) as (port, _):
+        yield port
+
+
+# --- a node is killed -------------------------------------------------------------------------------
+
+
+def _lossy_run() -> RunSettings:
+    """As by default."""
+    return RunSettings(run_id="benchmark", min_nodes=ACTIVE, max_nodes=ACTIVE + 1)
+
+
+def _lose() -> Loss:
+    loss, formed = lose_node(_lossy_run())
+    form.check(formed, ACTIVE)
+    return loss
+
+
+def judge_losses(losses: list[Loss], lease_s: float) -> list[Finding]:
+    """Medians beside their targets, and the worst."""
+    case = f"a node is killed: {ACTIVE} nodes + 1 spare, lease {lease_s:g} s, {len(losses)} times"
+    after_lease = [loss.after_lease_s for loss in losses]
+    total = [loss.total_s for loss in losses]
+    after_lease_s, total_s = statistics.median(after_lease), statistics.median(total)
+    limit_s = lease_s + TOTAL_TARGET_S
+    return [
+        Finding(
+            NAME,
+            case,
+            "lease's end to last rank, median",
+            after_lease_s,
+            "s",
+            f"under {AFTER_LEASE_TARGET_S:g}",
+            after_lease_s < AFTER_LEASE_TARGET_S,
+        ),
+        Finding(NAME, case, "lease's end to last rank, worst", max(after_lease), "s"),
+        Finding(NAME, case, "kill to last rank, median", total_s, "s", f"under {limit_s:g}", total_s < limit_s),
+        Finding(NAME, case, "kill to last rank, worst", max(total), "s"),
+    ]
+
+
+# --- end to end -------------------------------------------------------------------------------------
+
+
+def _node_killed(until: str, contenders: Callable[[], Mapping[str, Sample]]) -> Case:
+    return Case(
+        NAME,
+        f"{end_to_end.ACTIVE} torchruns + 1 spare, one killed: {until}",
+        END_TO_END_ROUNDS,
+        lambda: nullcontext(contenders()),
+        warm_ups=0,
+    )
