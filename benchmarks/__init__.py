@@ -7,10 +7,12 @@ absolute numbers are context. A result is checked before its time counts. What e
     placement
     scale, costs        a model of larger worlds than we can form, and the costs it rests on
     recovery            one too; in restarting, losing and end_to_end, what happens to its nodes
+    steady              one too; in idle, a world in which nothing happens
     baselines           what we compare with: our own clean versions of what the field does
     measure             cases, taking turns, medians and ratios
     children            processes that serve or form worlds, and end with the sample
     crowd               many nodes as threads of one process, released together
+    consumption         what a process has used of CPU and memory
     machine, report     where it ran, and what came out
     runs                results of earlier runs
     pages, plots        those as text and as pictures

@@ -1,0 +1,125 @@
+"""`steady`: what a run costs while nothing happens, and whether it grows while much does.
+
+No contest: operations, shares of a CPU and megabytes, beside what they should be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from functools import partial
+from multiprocessing import Pipe
+
+from benchmarks import ours
+from benchmarks.children import call, serving
+from benchmarks.consumption import rss_bytes
+from benchmarks.crowd import in_thread
+from benchmarks.idle import Idled, crowding, watch_idle
+from benchmarks.measure import Case, Finding
+from ft_rendezvous.settings import RunSettings
+
+NAME = "steady"
+IDLE_LIMIT_S = 120.0
+RESTART_LIMIT_S = 600.0
+GROWTH_LIMIT = 1.1
+MEGA = 1_000_000
+RESTARTING = 4
+
+
+def cases(_is_quick: bool) -> list[Case]:
+    return []
+
+
+def findings(is_quick: bool) -> list[Finding]:
+    count, window_s = (64, 3.0) if is_quick else (1_024, 15.0)
+    early, late = (20, 100) if is_quick else (100, 1_000)
+    return [*find_idle(count, window_s), *find_growth(early, late)]
+
+
+# --- nothing happens --------------------------------------------------------------------------------
+
+
+def find_idle(count: int, window_s: float) -> list[Finding]:
+    run = RunSettings(run_id="benchmark", min_nodes=count, max_nodes=count)
+    inbox, outbox = Pipe(duplex=False)
+    with serving(ours.serve_run, run) as (port, host_pid):
+        with serving(crowding, run, port, outbox):
+            outbox.close()
+            idled = call(IDLE_LIMIT_S, watch_idle, run, port, host_pid, window_s)
+        rate: float | Exception = inbox.recv()
+    inbox.close()
+    if isinstance(rate, Exception):
+        raise rate
+    return judge_idle(count, run.beat_s, idled, rate)
+
+
+def judge_idle(count: int, beat_s: float, idled: Idled, rate_of_others: float) -> list[Finding]:
+    case = f"{count:,} idle nodes, {idled.seconds:.0f} s"
+    # One beat more may fall into the window than intervals do.
+    is_met = idled.operations <= idled.seconds / beat_s + 1
+    target = f"{1 / beat_s:g} per s"
+    return [
+        Finding(NAME, case, "operations of a node", idled.operations / idled.seconds, "per s", target, is_met),
+        Finding(NAME, case, "the same, mean of all others", rate_of_others, "per s"),
+        Finding(NAME, case, "CPU of the store host", 100 * idled.host_cpu_s / idled.seconds, "% of a core"),
+        Finding(NAME, case, "CPU of one node's agent", 100 * idled.node_cpu_s / idled.seconds, "% of a core"),
+    ]
+
+
+# --- much happens -----------------------------------------------------------------------------------
+
+
+def find_growth(early: int, late: int) -> list[Finding]:
+    run = dataclasses.replace(ours.run_settings(RESTARTING), max_node_failures=0, crash_loop=0)
+    with serving(ours.serve_run, run) as (port, host_pid):
+        took_s, sizes = call(RESTART_LIMIT_S, restart_again_and_again, run, port, host_pid, (early, late))
+    return judge_growth(sizes, took_s)
+
+
+def restart_again_and_again(
+    run: RunSettings, port: int, host_pid: int, marks: tuple[int, ...]
+) -> tuple[float, dict[int, int]]:
+    """Let the nodes' workers fail by turns. Returns how long it took, and the host's memory in the marked cycles."""
+    sizes: dict[int, int] = {}
+    is_done = threading.Event()
+
+    def take_part(index: int) -> None:
+        node = ours.open_node(run, port, index)
+        while True:
+            node.join()
+            if node.cycle_id % run.min_nodes != index:
+                node.wait_over()  # It may miss a cycle, but never its own: nobody else ends that.
+            elif node.cycle_id in marks:
+                time.sleep(2 * run.beat_s)  # What everybody has read is deleted once a beat has said so.
+                sizes[node.cycle_id] = rss_bytes(host_pid)
+                if len(sizes) == len(marks):
+                    is_done.set()
+                    return
+
+    began = time.monotonic()
+    working = [in_thread(partial(take_part, index)) for index in range(run.min_nodes)]
+    while not is_done.wait(1.0):
+        for thread in working:
+            if thread.done():
+                thread.result()
+    return time.monotonic() - began, sizes
+
+
+def judge_growth(sizes: dict[int, int], took_s: float) -> list[Finding]:
+    (early, before), (late, after) = sorted(sizes.items())
+    case = f"{RESTARTING} nodes restart {late:,} times, {took_s:.0f} s"
+    growth = after / before
+    return [
+        Finding(NAME, case, f"memory of the host after {early:,} cycles", before / MEGA, "MB"),
+        Finding(
+            NAME,
+            case,
+            f"memory of the host after {late:,} cycles",
+            after / MEGA,
+            "MB",
+            f"at most {before * GROWTH_LIMIT / MEGA:.0f}",
+            growth <= GROWTH_LIMIT,
+        ),
+        Finding(NAME, case, "growth per cycle", (after - before) / (late - early) / 1000, "kB"),
+    ]

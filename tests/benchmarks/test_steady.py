@@ -1,0 +1,55 @@
+"""What is counted and measured of a run at rest is what the run did, and is judged."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from benchmarks import steady
+from benchmarks.children import prepare_environment
+from benchmarks.consumption import cpu_s, rss_bytes
+from benchmarks.idle import Idled
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _environment() -> None:
+    prepare_environment()
+
+
+def test_a_small_world_at_rest_beats_and_does_nothing_else() -> None:
+    found = {finding.what: finding for finding in steady.find_idle(5, window_s=3.0)}
+    assert found["operations of a node"].is_met
+    assert found["operations of a node"].value > 0.3
+    assert found["the same, mean of all others"].value > 0.3
+
+
+def test_a_few_restarts_leave_the_host_as_small_as_it_was() -> None:
+    found = steady.find_growth(5, 25)
+    assert "4 nodes restart 25 times" in found[0].case
+    assert [finding.is_met for finding in found] == [None, True, None]
+
+
+def test_more_than_a_beat_per_interval_is_too_much() -> None:
+    idled = Idled(seconds=10.02, operations=11, node_cpu_s=0.01, host_cpu_s=0.5)
+    operations, others, host, node = steady.judge_idle(1_024, 1.0, idled, rate_of_others=1.0)
+    assert operations.is_met
+    assert (others.value, round(host.value, 1), round(node.value, 1)) == (1.0, 5.0, 0.1)
+    too_many = Idled(seconds=10.02, operations=12, node_cpu_s=0.01, host_cpu_s=0.5)
+    assert not steady.judge_idle(1_024, 1.0, too_many, rate_of_others=1.0)[0].is_met
+
+
+def test_memory_may_grow_by_a_tenth() -> None:
+    _, late, growth = steady.judge_growth({1_000: 110_000_000, 100: 100_000_000}, took_s=30.0)
+    assert late.is_met
+    assert (late.value, late.target) == (110.0, "at most 110")
+    assert round(growth.value, 2) == 11.11
+    assert not steady.judge_growth({100: 100_000_000, 1_000: 111_000_000}, took_s=30.0)[1].is_met
+
+
+def test_the_kernel_tells_what_a_process_has_used() -> None:
+    me = os.getpid()
+    before = cpu_s(me)
+    while cpu_s(me) < before + 0.05:
+        pass
+    assert rss_bytes(me) > 10_000_000
