@@ -33,6 +33,10 @@ from ft_rendezvous.wire import BadRecord, Keys
 REFUSED = "refused: "
 """Prefix of a fence's reason that tells the node not to come back."""
 
+BATCH = 1024
+"""Keys in one request: the server begins anew with a request whenever more of it comes in, so large ones cost it more
+than several small ones."""
+
 RELAPSE = 3
 """Cycles whose keys are deleted again: a late append by a fenced node brings a deleted log back."""
 
@@ -141,6 +145,10 @@ def publish_answer(keys: Keys, answer: Answer) -> Move[None]:
     yield Set(keys.answer(answer.request), wire.encode(answer))
 
 
+def delete_answer(keys: Keys, request: str) -> Move[None]:
+    yield Delete(keys.answer(request))
+
+
 def fence(keys: Keys, incarnation: str, reason: str) -> Move[None]:
     """End an incarnation. The reason lands first: whoever finds the beat gone may read it."""
     yield Set(keys.fence(incarnation), reason.encode())
@@ -158,7 +166,13 @@ def end_fence(keys: Keys, incarnation: str) -> Move[None]:
 
 
 def find_beating(keys: Keys, incarnations: Sequence[str]) -> Move[set[str]]:
-    """Those of the incarnations that have a beat. One check if all do; halves where some do not."""
+    """Those of the incarnations that have a beat. One check per batch if all do; halves where some do not."""
+    if len(incarnations) > BATCH:
+        batches = [incarnations[start : start + BATCH] for start in range(0, len(incarnations), BATCH)]
+        found: set[str] = set()
+        for batch in batches:
+            found |= yield from find_beating(keys, batch)
+        return found
     if not incarnations:
         return set()
     if (yield Check([keys.beat(incarnation) for incarnation in incarnations])):
@@ -172,11 +186,13 @@ def find_beating(keys: Keys, incarnations: Sequence[str]) -> Move[set[str]]:
 
 
 def read_beats(keys: Keys, incarnations: Sequence[str]) -> Move[dict[str, int]]:
-    """Every node's beat counter, in one read. The keys must exist: a missing one would block."""
-    if not incarnations:
-        return {}
-    values: list[bytes] = yield MultiGet([keys.beat(incarnation) for incarnation in incarnations])
-    return {name: int(value) for name, value in zip(incarnations, values, strict=True)}
+    """Every node's beat counter. The keys must exist: a missing one would block."""
+    counters: dict[str, int] = {}
+    for start in range(0, len(incarnations), BATCH):
+        batch = incarnations[start : start + BATCH]
+        values: list[bytes] = yield MultiGet([keys.beat(incarnation) for incarnation in batch])
+        counters.update((name, int(value)) for name, value in zip(batch, values, strict=True))
+    return counters
 
 
 def delete_cycle(keys: Keys, cycle_id: int, shards: int) -> Move[None]:

@@ -79,6 +79,7 @@ class Coordinator:
     """When the next cycle opens for the sake of nodes that must go."""
     is_at_checkpoint: bool = field(init=False, default=False)
     """A checkpoint was written since the last call."""
+    can_grow_since: float | None = field(init=False, default=None)
     is_growth_called: bool = field(init=False, default=False)
     """The workers know that their next checkpoint is waited for, for a larger world's sake."""
     opened_at: float | None = field(init=False, default=None)
@@ -86,6 +87,7 @@ class Coordinator:
     retry_s: float = field(init=False, default=RETRY_S)
     wait_reason: WaitReason | None = field(init=False, default=None)
     told_at: float = field(init=False, default=0.0)
+    told_roster: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.epoch)
@@ -130,7 +132,7 @@ class Coordinator:
             wake_at = min(wake_at, (yield from self._try_seal()))
         if self.phase is Phase.SEALED:
             wake_at = min(wake_at, (yield from self._try_move()))
-        yield from self.sweeper.sweep(self.view, published_before)
+        yield from self.sweeper.sweep(self.view, published_before, self.clock())
         return min(wake_at, self.clock() + FAREWELL_LOOK_S) if self.phase is Phase.CLOSED else wake_at
 
     def close(self, verdict: Verdict) -> Move[None]:
@@ -165,6 +167,7 @@ class Coordinator:
             if isinstance(record, Checkpoint) and record.cycle_id == self.cycle_id:
                 self.is_at_checkpoint = True
         requests = [record for record in records if isinstance(record, Request)]
+        self.told_roster = ""
         draining: list[str] = []
         for request in requests:
             if not self.roster.is_known(request.incarnation):
@@ -184,6 +187,7 @@ class Coordinator:
         standing = Standing(self.phase, self.cycle_id, self.verdict, self._drain(), found, roster)
         answer = decide_request(request, standing)
         yield from board.publish_answer(self.keys, answer)
+        self.sweeper.answered.append((self.clock(), request.incarnation))
         if not answer.is_granted:
             return []
         match request.kind:
@@ -195,8 +199,11 @@ class Coordinator:
         return [target for target in targets if self.roster.drain(target)]
 
     def _tell_roster(self) -> str:
-        snapshot = take_snapshot(self.roster, self.settings.run_id, self.cycle_id, self.settings.as_dict())
-        return msgspec.json.encode(snapshot).decode()
+        """Who is there; worked out once for all who ask at the same time."""
+        if not self.told_roster:
+            snapshot = take_snapshot(self.roster, self.settings.run_id, self.cycle_id, self.settings.as_dict())
+            self.told_roster = msgspec.json.encode(snapshot).decode()
+        return self.told_roster
 
     def _call(self, draining: Sequence[str], reason: str) -> Move[None]:
         """Say that the next cycle opens when it suits the workers, and ask nodes to give up their places in it."""
@@ -231,7 +238,7 @@ class Coordinator:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
         ledger, failures = self.registry.ledger, len(self.registry.ledger.notes)
         excused = is_excused(self.view.opened.why, self.roster.lost_count)
-        settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.rules))
+        settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.rules, self.cycle_id - 1))
         if failures:
             first = ledger.last if settlement.is_charged else None
             self.journal(journal.CycleSettled(self.cycle_id - 1, failures, first))
@@ -277,7 +284,9 @@ class Coordinator:
             alive=self.roster.members.keys(),
             fit=fit,
             joinable_fit=self.roster.joinable_fit(self.rules),
+            ready_fit=self.roster.ready_fit(self.rules, self.cycle_id - 1),
             finished_count=self.roster.finished_count,
+            has_all_finished=bool(self.roster.world) and not self.roster.unfinished,
             spent_count=self.roster.spent_count,
             left_count=self.roster.left_count,
             drained_count=self.roster.draining_count(),
@@ -297,8 +306,10 @@ class Coordinator:
         decision = decide_move(world, self.clock(), self.settings.grow)
         match decision:
             case Stay():
-                if world.drain is not None and world.drain.nodes and world.drain.is_covered:
-                    return world.drain.due_at
+                drain, growth = world.drain, world.growth
+                due = [drain.due_at] if drain is not None and drain.nodes and drain.is_covered else []
+                due += [growth.due_at] if growth is not None and growth.due_at > self.clock() else []
+                return min([self.registry.next_look_at, *due])
             case Call():
                 self.is_growth_called = True
                 yield from self._call((), decision.reason)
@@ -324,9 +335,11 @@ class Coordinator:
             return None
         was, to = len(self.roster.world), self.rules.world_size(self.roster.ready_fit(self.rules, self.cycle_id))
         if to <= was or self.roster.finished_count:
-            self.is_growth_called = False
+            self.is_growth_called, self.can_grow_since = False, None
             return None
-        return Growth(was, to, self.is_growth_called)
+        if self.can_grow_since is None:
+            self.can_grow_since = self.clock()
+        return Growth(was, to, self.can_grow_since + self.settings.settle_s, self.is_growth_called)
 
     def _open(self, why: AnyWhy) -> Move[None]:
         is_first = not self.registry.readers
@@ -342,7 +355,7 @@ class Coordinator:
             self.phase = next_phase(self.phase, RunStep.OPEN)
             self.roster.reopen()
             self.opened_at = self.clock()
-        self.enough_since = self.wait_reason = self.drain_due_at = None
+        self.enough_since = self.wait_reason = self.drain_due_at = self.can_grow_since = None
         self.is_at_checkpoint = self.is_growth_called = False
         yield from board.publish_opened(self.keys, opened, self._turn(opened))
         self.registry.begin_cycle(board.LogReader(self.epoch, opened.cycle_id, opened.shards))

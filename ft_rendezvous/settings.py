@@ -47,9 +47,13 @@ class RunSettings:
         "join_timeout", 600.0, "How long a cycle waits for enough nodes, and a node for the store, in seconds."
     )
     last_call_s: float = setting(
-        "last_call_timeout", 45.0, "How long a cycle waits for survivors that are alive and stopping workers."
+        "last_call_timeout",
+        45.0,
+        "How long a cycle waits for survivors that are stopping workers, and an elastic one for a larger world.",
     )
-    settle_s: float = setting("settle_s", 0.0, "How long to let more nodes come once there are enough.")
+    settle_s: float = setting(
+        "settle_s", 0.0, "How long to let more nodes come once there are enough, or once a world can grow."
+    )
     store_grace_s: float = setting(
         "store_grace", 3.0, "How long the store host stays for nodes that lost their lease in the exit barrier."
     )

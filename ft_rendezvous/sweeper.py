@@ -5,6 +5,7 @@ Written as moves, so it performs nothing itself. Decides nothing about the run.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from ft_rendezvous import board
@@ -12,6 +13,9 @@ from ft_rendezvous.core.model import Opened, View
 from ft_rendezvous.ports import Move
 from ft_rendezvous.registry import Registry
 from ft_rendezvous.wire import Keys
+
+ANSWER_S = 60.0
+"""How long an answer waits to be read."""
 
 
 @dataclass(slots=True)
@@ -21,11 +25,13 @@ class Sweeper:
     opened_by: dict[int, int] = field(init=False, default_factory=dict)
     """The event that opened each cycle whose keys are still in the store."""
     deleted_events: int = field(init=False, default=0)
+    answered: deque[tuple[float, str]] = field(init=False, default_factory=deque)
+    """When which request was answered. Who asked deletes the answer, unless it went before."""
 
     def begin_cycle(self, opened: Opened) -> None:
         self.opened_by[opened.cycle_id] = opened.no
 
-    def sweep(self, view: View, published_before: int) -> Move[None]:
+    def sweep(self, view: View, published_before: int, now: float) -> Move[None]:
         """Delete events that every live node has acted upon, and cycles that nobody can look back to.
 
         `published_before` is the last event that was published before the logs were last read. A newcomer writes its
@@ -43,6 +49,8 @@ class Sweeper:
             yield from board.delete_cycle(self.keys, old.cycle_id, old.shards)
         while self.registry.fenced_in and self.registry.fenced_in[0][0] < self.registry.readers[0].cycle_id:
             yield from board.end_fence(self.keys, self.registry.fenced_in.pop(0)[1])
+        while self.answered and self.answered[0][0] + ANSWER_S < now:
+            yield from board.delete_answer(self.keys, self.answered.popleft()[1])
 
     def _is_forgotten(self, cycle_id: int, view: View, acted: int) -> bool:
         is_old = view.sealed is not None and cycle_id < view.cycle_id - 1

@@ -10,7 +10,7 @@ import msgspec
 
 from ft_rendezvous.cli.serve import parse_nnodes
 from ft_rendezvous.core.capacity import PlacementRules
-from ft_rendezvous.core.explaining import Kept, Line, Outlook, foresee
+from ft_rendezvous.core.explaining import Kept, Line, Outlook, foresee, lacks_place
 from ft_rendezvous.core.model import Arrival, RequestKind, node_name
 from ft_rendezvous.core.roster import called
 from ft_rendezvous.core.snapshot import Snapshot, restore
@@ -46,12 +46,18 @@ def explain_placement(question: Question) -> Iterator[str]:
     except ValueError as error:
         raise ConfigError(f"{question.source}: {error}") from error
     losses = [(loss, find_lost(loss, arrived)) for loss in question.losses]
+    refused = [name for name, arrival in arrived.items() if lacks_place(arrival.node, rules)]
+    if refused:
+        names = ", ".join(node_name(arrived.pop(name).node) for name in refused)
+        yield f"refused, because they do not say where they are (domain or unit): {names}"
+    finished = sum(node.finished for node in snapshot.nodes)
+    ends = f"the run fails, because {finished} finished and cannot train again" if finished else "the run waits"
     outlook = foresee(arrived, previous, rules)
-    yield from _tell(outlook, len(arrived), rules)
+    yield from _tell(outlook, len(arrived), rules, ends)
     for loss, lost in losses:
         left = {name: arrival for name, arrival in arrived.items() if name not in lost}
         world = previous if outlook.world is None else outlook.world
-        yield from _tell_loss(loss, len(lost), foresee(left, world, rules))
+        yield from _tell_loss(loss, len(lost), foresee(left, world, rules), ends)
 
 
 # --- rosters ----------------------------------------------------------------------------------------
@@ -90,7 +96,7 @@ def ask_run(endpoint: str) -> Snapshot:
 def find_lost(loss: str, arrived: Mapping[str, Arrival]) -> set[str]:
     """The nodes that a loss names: infra ranks, addresses, `domain:A` or `unit:7`, several joined by commas."""
     found: set[str] = set()
-    for part in loss.split(","):
+    for part in (part.strip() for part in loss.split(",")):
         kind, _, name = part.partition(":")
         named = {
             incarnation
@@ -110,9 +116,9 @@ def find_lost(loss: str, arrived: Mapping[str, Arrival]) -> set[str]:
 # --- telling ----------------------------------------------------------------------------------------
 
 
-def _tell(outlook: Outlook, node_count: int, rules: PlacementRules) -> Iterator[str]:
+def _tell(outlook: Outlook, node_count: int, rules: PlacementRules, ends: str) -> Iterator[str]:
     if outlook.lack is not None:
-        yield f"the run waits: {outlook.lack}"
+        yield f"{ends}: {outlook.lack}"
         return
     trains = sum(line.rank is not None for line in outlook.lines)
     yield f"{trains} of {node_count} nodes train{_describe(rules)}"
@@ -130,12 +136,14 @@ def _describe(rules: PlacementRules) -> str:
     return f" (--nnodes={rules.min_nodes}:{rules.max_nodes}{''.join(f' {text}' for text in told)})"
 
 
-def _tell_loss(loss: str, count: int, outlook: Outlook) -> Iterator[str]:
+def _tell_loss(loss: str, count: int, outlook: Outlook, ends: str) -> Iterator[str]:
     yield ""
     what = f"without {loss} ({count} node{'' if count == 1 else 's'})"
     if outlook.lack is not None:
-        yield f"{what}: the run waits: {outlook.lack}"
+        yield f"{what}: {ends}: {outlook.lack}"
         return
+    if outlook.is_smaller:
+        what += ", after a last call for replacements"
     ranked = [line for line in outlook.lines if line.rank is not None]
     changed = [line for line in ranked if not isinstance(line.reason, Kept)]
     yield f"{what}: {len(ranked)} train, {len(ranked) - len(changed)} keep their ranks; spares cover {outlook.cover}"

@@ -94,8 +94,17 @@ def leftovers(nodes: Iterable[NodeInfo], rules: PlacementRules) -> list[str]:
         over = {domain: count - _fit(domain, count, rules) * rules.segment for domain, count in counts.items()}
         return [f"{over[domain]} in {_name(domain)}" for domain in sorted(over, key=natural_key) if over[domain]]
     units = _count(nodes, rules)
-    short = {unit: sum(counts.values()) for unit, counts in units.items() if not _blocks_in(counts, rules)}
-    return [f"{short[unit]} of {rules.unit_size} in unit {unit}" for unit in sorted(short, key=natural_key)]
+    told = {unit: _describe_rest(unit, counts, rules) for unit, counts in units.items()}
+    return [told[unit] for unit in sorted(told, key=natural_key) if told[unit]]
+
+
+def _describe_rest(unit: str, counts: Counts, rules: PlacementRules) -> str:
+    count, size = sum(counts.values()), rules.unit_size
+    if _blocks_in(counts, rules):
+        return f"{count - size} more than {size} in unit {unit}" if count > size else ""
+    if count < size:
+        return f"{count} of {size} in unit {unit}"
+    return f"{count} in unit {unit}, not in whole segments of {rules.segment}"
 
 
 def natural_key(name: str | None) -> tuple[object, ...]:
@@ -135,7 +144,7 @@ def _fit(domain: str | None, count: int, rules: PlacementRules) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """What can be lost without having to wait for a replacement."""
+    """What can be lost without having to wait for a replacement, or for a last call."""
 
     any_nodes: int
     """So many nodes, whichever they are."""
@@ -160,7 +169,7 @@ class Cover:
 def cover_of(active: Collection[NodeInfo], nodes: Iterable[NodeInfo], rules: PlacementRules) -> Cover:
     """What may be lost of a world, given all nodes that are there, the active ones included."""
     pools = _count(nodes, rules)
-    spare = sum(_blocks_in(counts, rules) for counts in pools.values()) - rules.min_nodes // rules.block
+    spare = sum(_blocks_in(counts, rules) for counts in pools.values()) - len(active) // rules.block
     held = Counter((node.unit_id or "" if rules.needs_unit else "", node.domain_id) for node in active)
     lost_whole = dict.fromkeys((domain for _, domain in held if domain is not None), 0)
     for counts in pools.values():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from ft_rendezvous.core.lifecycle import Phase
 from ft_rendezvous.core.model import NAMED, Answer, Request, RequestKind, Verdict
 from ft_rendezvous.core.moving import Drain
@@ -38,8 +40,8 @@ def _judge(request: Request, run: Standing) -> tuple[bool, str]:
     match request.kind:
         case RequestKind.CLOSE:
             return True, "closed"
-        case RequestKind.ROSTER if len(run.roster) > LONGEST_ANSWER:
-            return False, f"its roster of {len(run.roster)} bytes is more than the store holds in one value"
+        case RequestKind.ROSTER if len(msgspec.json.encode(run.roster)) > LONGEST_ANSWER:
+            return False, "its roster is larger than what the store holds in one value"
         case RequestKind.ROSTER:
             return True, run.roster
         case RequestKind.DRAIN if not run.found:

@@ -49,6 +49,8 @@ class Growth:
 
     was: int
     to: int
+    due_at: float
+    """When it may begin, once more nodes have had the time to come."""
     is_called: bool
     """Whether the workers have been asked to say when they have written a checkpoint."""
 
@@ -94,7 +96,7 @@ def decide_move(world: World, now: float, grow: Grow) -> MoveDecision:
         return OpenNext(_cause(world.troubles))
     if drain is not None and drain.nodes and drain.is_covered and (world.is_at_checkpoint or now >= drain.due_at):
         return OpenNext(NodesDrain(drain.nodes[:NAMED], len(drain.nodes)))
-    if growth is not None and grow is not Grow.NEXT:
+    if growth is not None and grow is not Grow.NEXT and now >= growth.due_at:
         larger = WorldGrows(growth.was, growth.to)
         if grow is Grow.NOW or (growth.is_called and world.is_at_checkpoint):
             return OpenNext(larger)

@@ -127,8 +127,10 @@ class _Layout:
 
     def keep_segments(self, pool: _Pool) -> list[int]:
         """Fill the holes of as many of a domain's segments as it has nodes for. Returns where they start."""
-        pool.homes.sort()
         room = (len(pool.free) - sum(minus_survivors for minus_survivors, _ in pool.homes)) // self.segment
+        pool.homes.sort()
+        if room < len(pool.homes):
+            self._prefer_the_returned(pool)
         for _, start in pool.homes[room:]:
             self._unseat(start, pool)
         pool.free.sort(key=_rank_key)
@@ -138,6 +140,15 @@ class _Layout:
         torn = sorted(start for minus_survivors, start in pool.homes[:room] if -minus_survivors < self.segment)
         self._fill_holes([rank for start in torn for rank in self._span(start) if self.ranks[rank] is None], pool)
         return [start for _, start in pool.homes[:room]]
+
+    def _prefer_the_returned(self, pool: _Pool) -> None:
+        """Of segments with as many survivors, keep those to which more nodes have come back."""
+        here = {arrival.node.infra_rank for arrival in pool.free} - {None}
+        returned = {
+            start: sum(self.previous[rank].node.infra_rank in here for rank in self._span(start))
+            for _, start in pool.homes
+        }
+        pool.homes.sort(key=lambda home: (home[0], -returned[home[1]], home[1]))
 
     def _span(self, start: int) -> range:
         return range(start, start + self.segment)
@@ -198,12 +209,13 @@ def _share_out(count: int, free: Mapping[Domain, int], spread: Spread, block: in
             shares[domain] = min(nodes // block, count)
             count -= shares[domain]
     elif count:
-        heap = [(-nodes, index, domain) for index, (domain, nodes) in enumerate(free.items())]
+        # Of two domains with as many nodes left, the one that has given less: the other keeps spares for what it gave.
+        heap = [(-nodes, 0, index, domain) for index, (domain, nodes) in enumerate(free.items())]
         heapify(heap)
         for _ in range(count):
-            nodes, index, domain = heap[0]
+            nodes, given, index, domain = heap[0]
             assert -nodes >= block, "more blocks are wanted than there are"
-            heapreplace(heap, (nodes + block, index, domain))
+            heapreplace(heap, (nodes + block, given + 1, index, domain))
             shares[domain] += 1
         count = 0
     assert count == 0, "more blocks are wanted than there are"

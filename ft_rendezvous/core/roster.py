@@ -315,26 +315,27 @@ class Roster:
         """How many of the live nodes that have arrived or still can."""
         return self.joinable_count() if rules.block == 1 else capacity(self._joinable(), rules)
 
-    def ready_fit(self, rules: PlacementRules, cycle_id: int) -> int:
-        """How many of those that have arrived in this cycle, in time or not: whoever has not may never do."""
-        members = [(name, member) for name, member in self.members.items() if member.arrived_in == cycle_id]
-        ready = [m.arrival.node for name, m in members if m.role is not Role.FINISHED and name not in self.draining]
-        return capacity(ready, rules)
+    def ready_fit(self, rules: PlacementRules, since: int) -> int:
+        """How many of those that have arrived in this cycle or later, in time or not: others may never do."""
+        return capacity(self._joinable(since), rules)
 
     def undrained_fit(self, rules: PlacementRules) -> int:
         """How many of all live nodes, finished or not, but those that were asked to go."""
         members = self.members.items()
         return capacity([member.arrival.node for name, member in members if name not in self.draining], rules)
 
-    def can_lose(self, incarnation: str, rules: PlacementRules) -> bool:
+    def can_lose(self, incarnation: str, rules: PlacementRules, since: int) -> bool:
         """Whether enough nodes remain without one of the arrived, or one that is gone already."""
-        return capacity(self._joinable(but=incarnation), rules) >= rules.min_nodes
+        return capacity(self._joinable(since, but=incarnation), rules) >= rules.min_nodes
 
-    def _joinable(self, but: str = "") -> list[NodeInfo]:
+    def _joinable(self, since: int = 0, but: str = "") -> list[NodeInfo]:
         return [
             member.arrival.node
             for name, member in self.members.items()
-            if member.role is not Role.FINISHED and name not in self.draining and name != but
+            if member.role is not Role.FINISHED
+            and name not in self.draining
+            and name != but
+            and member.arrived_in >= since
         ]
 
     def draining_actives(self, but: Sequence[str] = ()) -> list[str]:
@@ -366,7 +367,7 @@ class Roster:
 def called(node: NodeInfo) -> tuple[str, ...]:
     """What an operator may call a node."""
     rank = () if node.infra_rank is None else (str(node.infra_rank),)
-    return (*rank, node.addr, f"{node.addr}:{node.pid}")
+    return (*rank, *((node.addr, f"{node.addr}:{node.pid}") if node.addr else ()))
 
 
 def blame_keys(arrival: Arrival) -> tuple[str, str]:

@@ -41,7 +41,11 @@ class SealView:
     """How many of the arrived can be placed together."""
     joinable_fit: int
     """How many of the live nodes that have arrived or still can."""
+    ready_fit: int
+    """How many of those that have arrived in this cycle or the one before: whoever did not may never do."""
     finished_count: int
+    has_all_finished: bool
+    """Every active of the last world has ended well, though a cycle was opened meanwhile."""
     spent_count: int
     left_count: int
     """Nodes that said goodbye since the last seal for reasons of their own."""
@@ -82,7 +86,7 @@ class NeedsBlocks:
 
     def __str__(self) -> str:
         have, want = self.fit // self.size, self.wanted // self.size
-        return f"{have} of {want} {self.block}s of {self.size} can be filled; too few: {', '.join(self.leftovers)}"
+        return f"{have} of {want} {self.block}s of {self.size} can be filled; left over: {', '.join(self.leftovers)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """This cycle can never be sealed: the run is over."""
+    """This cycle can never be sealed, or need not be: the run is over."""
 
     kind: VerdictKind
     reason: str
@@ -178,12 +182,14 @@ def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
 
 
 def _find_hopeless(view: SealView, rules: PlacementRules) -> GiveUp | None:
-    """Why no world can be formed however long one waits."""
+    """Why no world can be formed however long one waits, or need be."""
     wanted, is_short = rules.min_nodes, view.joinable_fit < rules.min_nodes
     if is_short and rules.max_nodes - len(view.unhealthy) < wanted:
         return GiveUp(VerdictKind.FAILED, _unfit(view, rules))
     if is_short and view.drained_count:
         return GiveUp(VerdictKind.CANCELLED, f"drained: {_count(view.joinable_fit, 'node')} of {wanted} would remain")
+    if view.has_all_finished:
+        return GiveUp(VerdictKind.SUCCEEDED, "")
     if is_short and (view.finished_count or view.spent_count):
         return GiveUp(VerdictKind.FAILED, _hopeless(view, wanted))
     if not view.alive and view.left_count:
@@ -198,18 +204,19 @@ def find_lack(
     if len(arrived) < rules.min_nodes:
         return NeedsNodes(len(arrived), rules.min_nodes, missing)
     nodes = [arrival.node for arrival in arrived.values()]
-    lacking = tuple(leftovers(nodes, rules)[:NAMED])
+    found = leftovers(nodes, rules)
+    lacking = tuple(found[:NAMED]) + ((f"and {len(found) - NAMED} more",) if len(found) > NAMED else ())
     return NeedsBlocks(capacity(nodes, rules), rules.min_nodes, rules.block_name, rules.block, lacking)
 
 
 def _hoped_for(view: SealView, rules: PlacementRules) -> int:
-    """The world that is worth a last call: as large as the last one, or the largest at first, or with all that live.
+    """The world that is worth a last call: as large as the last one, or the largest at first, or with all that came.
 
     Whoever has finished, or was asked to go, is not hoped for.
     """
     gone = view.finished_count + view.drained_count
     last = len(view.world) - gone if view.world else rules.max_nodes
-    return max(rules.world_size(last), rules.world_size(view.joinable_fit))
+    return max(rules.world_size(last), rules.world_size(view.ready_fit))
 
 
 def _hopeless(view: SealView, wanted: int) -> str:

@@ -11,6 +11,8 @@ from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import Arrival, NodeInfo
 from ft_rendezvous.core.roster import Roster
 
+LONGEST_NAME = 200
+
 
 class SnapshotNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A node, as people write it down."""
@@ -23,7 +25,9 @@ class SnapshotNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     rank: int | None = None
     """Its rank in the last world."""
     gone: bool = False
-    """It cannot be placed: it is not there any more, has finished, or was asked to go."""
+    """It is not there any more, or was asked to go."""
+    finished: bool = False
+    """Its workers ended well: it never trains again."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -41,7 +45,8 @@ def take_snapshot(roster: Roster, run_id: str, cycle_id: int, settings: Mapping[
         _describe(
             member.arrival.node,
             ranks.get(incarnation),
-            is_gone=member.role is Role.FINISHED or incarnation in roster.draining,
+            is_gone=incarnation in roster.draining,
+            is_finished=member.role is Role.FINISHED,
         )
         for incarnation, member in roster.members.items()
     ]
@@ -53,15 +58,24 @@ def take_snapshot(roster: Roster, run_id: str, cycle_id: int, settings: Mapping[
     return Snapshot(tuple(nodes), run_id, cycle_id, dict(settings))
 
 
-def _describe(node: NodeInfo, rank: int | None, is_gone: bool) -> SnapshotNode:
-    return SnapshotNode(node.infra_rank, node.domain_id, node.unit_id, node.addr, node.pid, rank, is_gone)
+def _describe(node: NodeInfo, rank: int | None, is_gone: bool, is_finished: bool = False) -> SnapshotNode:
+    return SnapshotNode(
+        infra_rank=node.infra_rank,
+        domain=node.domain_id,
+        unit=node.unit_id,
+        addr=node.addr,
+        pid=node.pid,
+        rank=rank,
+        gone=is_gone,
+        finished=is_finished,
+    )
 
 
 def restore(snapshot: Snapshot) -> tuple[dict[str, Arrival], tuple[Arrival, ...]]:
     """The nodes that can be placed, and the last world by rank. Raises ValueError for what cannot be."""
     arrivals = [_arrival(number, node) for number, node in enumerate(snapshot.nodes)]
     pairs = list(zip(snapshot.nodes, arrivals, strict=True))
-    here = {arrival.incarnation: arrival for node, arrival in pairs if not node.gone}
+    here = {arrival.incarnation: arrival for node, arrival in pairs if not (node.gone or node.finished)}
     _check_infra_ranks([node for node in snapshot.nodes if not node.gone])
     ranked = sorted((node.rank, number) for number, node in enumerate(snapshot.nodes) if node.rank is not None)
     ranks = [rank for rank, _ in ranked]
@@ -78,6 +92,8 @@ def _check_infra_ranks(nodes: Sequence[SnapshotNode]) -> None:
 
 
 def _arrival(number: int, node: SnapshotNode) -> Arrival:
+    if (node.infra_rank or 0) < 0 or max(len(node.domain or ""), len(node.unit or "")) > LONGEST_NAME:
+        raise ValueError(f"node {number} of the file: infra_rank is at least 0, a name at most {LONGEST_NAME} letters")
     if node.infra_rank is None and not node.addr:
         raise ValueError(f"node {number} of the file has neither infra_rank nor addr: nobody could tell which it is")
     info = NodeInfo(addr=node.addr, pid=node.pid, infra_rank=node.infra_rank, domain_id=node.domain, unit_id=node.unit)

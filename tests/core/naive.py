@@ -47,8 +47,9 @@ def _may_be_next(name: str, begun: Ranking, nodes: Mapping[str, NodeInfo], rules
 KEPT, OWN, NEAR, FAR = range(4)
 """How a node fits a rank: it had it; it has infra rank and domain of the node that had it; its domain; nothing."""
 
-SURVIVOR, UNIT, DOMAIN = 10_000, 100, 1
-"""What a rank costs that a survivor, its unit or its domain has lost: one of the former outweighs all of the latter."""
+SURVIVOR, UNIT, DOMAIN, INFRA_RANK = 1_000_000, 10_000, 100, 1
+"""What a rank costs that a survivor, its unit, its domain or its infra rank has lost: one of the former outweighs all
+of the latter."""
 
 
 def topology_key(node: NodeInfo) -> tuple[object, ...]:
@@ -94,6 +95,7 @@ class Judge:
             SURVIVOR * (self.fits[rank][name] != KEPT)
             + UNIT * (not self._is_of_its_unit(rank, name))
             + DOMAIN * (self.fits[rank][name] == FAR and self._is_told(rank, name))
+            + INFRA_RANK * (self.fits[rank][name] > OWN and self._is_told(rank, name))
         )
 
     def _fit(self, rank: int, name: str) -> int:

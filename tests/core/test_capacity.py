@@ -80,8 +80,8 @@ def largest_world(nodes: Sequence[NodeInfo], rules: PlacementRules) -> Sequence[
     return []
 
 
-def is_enough(nodes: Iterable[NodeInfo], rules: PlacementRules) -> bool:
-    return capacity(list(nodes), rules) >= rules.min_nodes
+def is_enough(nodes: Iterable[NodeInfo], size: int, rules: PlacementRules) -> bool:
+    return capacity(list(nodes), rules) >= size
 
 
 def without(nodes: Iterable[NodeInfo], lost: Iterable[NodeInfo]) -> list[NodeInfo]:
@@ -96,11 +96,13 @@ def naive_cover(active: Sequence[NodeInfo], nodes: Sequence[NodeInfo], rules: Pl
         any_nodes=max(
             count
             for count in range(len(nodes) + 1)
-            if all(is_enough(without(nodes, lost), rules) for lost in combinations(nodes, count))
+            if all(is_enough(without(nodes, lost), len(active), rules) for lost in combinations(nodes, count))
         ),
-        nodes=sum(is_enough(without(nodes, [one]), rules) for one in active),
+        nodes=sum(is_enough(without(nodes, [one]), len(active), rules) for one in active),
         of_nodes=len(active),
-        domains=sum(is_enough([one for one in nodes if one.domain_id != domain], rules) for domain in domains),
+        domains=sum(
+            is_enough([one for one in nodes if one.domain_id != domain], len(active), rules) for domain in domains
+        ),
         of_domains=len(domains),
     )
 
@@ -138,7 +140,9 @@ def test_leftovers_of_units_are_the_units_that_cannot_train(roster: Roster) -> N
             if one.unit_id is not None:
                 units.setdefault(one.unit_id, []).append(one)
         able = [unit for unit, nodes in units.items() if is_complete(nodes, roster.rules)]
-        assert [text.split()[-1] for text in leftovers(roster.nodes, roster.rules)] == sorted(units.keys() - able)
+        whole = [unit for unit in able if len(units[unit]) == roster.rules.unit_size]
+        told = [re.search(r"in unit (\w+)", text) for text in leftovers(roster.nodes, roster.rules)]
+        assert [found[1] for found in told if found] == sorted(units.keys() - whole)
         assert capacity(roster.nodes, roster.rules) == len(able) * roster.rules.unit_size
 
 
@@ -252,6 +256,12 @@ def test_is_complete(rules: PlacementRules, unit: list[NodeInfo], expected: bool
             ["3 of 4 in unit Y", "2 of 4 in unit Z9", "1 of 4 in unit Z10"],
             id="units",
         ),
+        pytest.param(
+            UNITS_OF_4,
+            at("A", 6, "X") + at("A", 3, "Y") + at("B", 1, "Y"),
+            ["2 more than 4 in unit X", "4 in unit Y, not in whole segments of 2"],
+            id="units with enough nodes",
+        ),
     ],
 )
 def test_leftovers(rules: PlacementRules, nodes: list[NodeInfo], told: list[str]) -> None:
@@ -298,8 +308,8 @@ def test_leftovers(rules: PlacementRules, nodes: list[NodeInfo], told: list[str]
             replace(ELASTIC, min_nodes=2),
             at(None, 4),
             [],
-            "any 2 nodes, 4 of 4 single nodes",
-            id="an elastic world may shrink",
+            "no loss",
+            id="an elastic world that has no spare, though it may shrink",
         ),
     ],
 )

@@ -22,6 +22,7 @@ from ft_rendezvous.core.explaining import (
     Spare,
     Summary,
     TooFew,
+    Torn,
     explain,
     summarize,
 )
@@ -96,6 +97,22 @@ CASES = [
     ),
     Case(TooFew("unit Y", 1, 2, "unit"), "spare: unit Y has 1 left, a unit takes 2", Y4, [X1, X2, Y4], (), UNITS_OF_2),
     Case(TooFew("unit X", 1, 2, "unit"), "spare: unit X has 1 left, a unit takes 2", X3, [X1, X2, X3], (), UNITS_OF_2),
+    Case(
+        Torn("Y", 2),
+        "spare: unit Y is not in whole segments of 2",
+        seat(5, 5, "A", "Y"),
+        [seat(1, 1, "A", "X"), seat(2, 2, "A", "X"), seat(5, 5, "A", "Y"), seat(6, 6, "B", "Y")],
+        (),
+        replace(RULES, segment=2, unit_size=2),
+    ),
+    Case(
+        Replaces("infra rank 1 at host1 pid 101", "A", "B", is_benched=True),
+        "in place of infra rank 1 at host1 pid 101, of domain A, which is a spare now",
+        B4,
+        [A1, B4, B5],
+        [A1, A2],
+        SEGMENTS_OF_2,
+    ),
     Case(Nowhere("domain"), "spare: it has no domain", seat(9), [A1, A2, seat(9)], (), SEGMENTS_OF_2),
     Case(Nowhere("unit"), "spare: it has no unit", seat(9), [X1, X2, seat(9)], (), UNITS_OF_2),
 ]
@@ -143,7 +160,7 @@ def test_a_line_says_what_became_of_the_node(world: World) -> None:
     for line in explained(world):
         before = rank_before.get(line.node)
         if line.rank is None:
-            assert isinstance(line.reason, Spare | TooFew)
+            assert isinstance(line.reason, Spare | TooFew | Torn)
         elif before is None:
             assert isinstance(line.reason, CameBack | Replaces | InOrder)
         else:
@@ -157,11 +174,12 @@ def test_a_line_is_true_of_the_rank(world: World) -> None:
             case CameBack():
                 assert line.rank is not None
                 assert world.previous[line.rank].node.infra_rank == line.node.infra_rank
-            case Replaces(name, gone_from, domain):
+            case Replaces(name, gone_from, domain, is_benched):
                 assert line.rank is not None
                 gone = world.previous[line.rank].node
                 assert node_name(gone) == name
                 assert (gone_from, domain) == (gone.domain_id, line.node.domain_id)
+                assert is_benched == (world.previous[line.rank] in world.arrived)
             case TooFew(_, have, need, _):
                 assert have < need == world.rules.block
 
@@ -177,6 +195,7 @@ def test_a_summary_counts_the_lines(world: World) -> None:
     assert summary.kept == len(active) - len(changed)
     assert summary.moved == sum(isinstance(line.reason, Moved) for line in changed)
     assert summary.new == len(changed) - summary.moved
+    assert summary.benched == sum(one.incarnation in here for one in world.previous) - summary.kept - summary.moved
     told = [(line.rank, node_name(line.node), line.reason) for line in changed] if world.previous else []
     assert list(summary.changes) == told[:NAMED]
     nodes: list[NodeInfo] = [one.node for one in world.arrived]
@@ -198,30 +217,30 @@ def test_the_line_of_the_documentation() -> None:
     gone, spare = of_host(1, "A", 640), of_host(3, "A", 812)
     stay = [of_host(2, "A", 700), of_host(4, "B", 701), of_host(5, "B", 702)]
     assert line_of([*stay, spare, of_host(6, "B", 703)], [gone, *stay], replace(RULES, min_nodes=4), 4) == (
-        "kept=3 moved=0 new=1; spares cover any 1 node, 4 of 4 single nodes, 0 of 2 single domains: "
+        "kept=3 moved=0 new=1 benched=0; spares cover any 1 node, 4 of 4 single nodes, 0 of 2 single domains: "
         "rank 0 infra rank 2 at 10.0.0.3 pid 812, in place of infra rank 0 at 10.0.0.1 pid 640, of the same domain"
     )
 
 
 def test_a_first_world_names_nobody() -> None:
     assert line_of([A1, A2, A3], [], RULES, 2) == (
-        "kept=0 moved=0 new=2; spares cover any 1 node, 2 of 2 single nodes, 0 of 1 single domains"
+        "kept=0 moved=0 new=2 benched=0; spares cover any 1 node, 2 of 2 single nodes, 0 of 1 single domains"
     )
 
 
 def test_a_world_that_nobody_left_names_nobody() -> None:
-    assert line_of([A1, A2], [A1, A2], RULES, 2) == "kept=2 moved=0 new=0; spares cover no loss"
+    assert line_of([A1, A2], [A1, A2], RULES, 2) == "kept=2 moved=0 new=0 benched=0; spares cover no loss"
 
 
 def test_a_world_that_shrinks_tells_who_moved() -> None:
     assert line_of([seat(1), seat(3)], [seat(1), seat(2), seat(3)], ELASTIC, 2) == (
-        "kept=1 moved=1 new=0; spares cover no loss: rank 1 host3 pid 103, had rank 2"
+        "kept=1 moved=1 new=0 benched=0; spares cover no loss: rank 1 host3 pid 103, had rank 2"
     )
 
 
 def test_changes_are_told_one_after_the_other() -> None:
     assert line_of([seat(8), seat(9)], [seat(1), seat(2)], RULES, 2) == (
-        "kept=0 moved=0 new=2; spares cover no loss: "
+        "kept=0 moved=0 new=2 benched=0; spares cover no loss: "
         "rank 0 host8 pid 108, in place of host1 pid 101; rank 1 host9 pid 109, in place of host2 pid 102"
     )
 

@@ -98,13 +98,14 @@ def test_decision_while_draining(world: World, now: float, expected: object) -> 
 
 
 LARGER = WorldGrows(3, 4)
-CAN_GROW, IS_CALLED = Growth(3, 4, is_called=False), Growth(3, 4, is_called=True)
+CAN_GROW, IS_CALLED = Growth(3, 4, 1.0, is_called=False), Growth(3, 4, 1.0, is_called=True)
 
 
 @pytest.mark.parametrize(
     ("grow", "world", "expected"),
     [
         pytest.param(Grow.NOW, world(growth=CAN_GROW), OpenNext(LARGER), id="now"),
+        pytest.param(Grow.NOW, world(growth=Growth(3, 4, 1.1, is_called=False)), Stay(), id="more may come"),
         pytest.param(Grow.NOW, world(0, growth=CAN_GROW), SUCCESS, id="all have finished"),
         pytest.param(Grow.NOW, world(troubles=[FAILED], growth=CAN_GROW), OpenNext(FAILED), id="a trouble comes first"),
         pytest.param(Grow.NEXT, world(growth=CAN_GROW, is_at_checkpoint=True), Stay(), id="next: nothing is opened"),

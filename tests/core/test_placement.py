@@ -132,6 +132,24 @@ def test_placement_is_what_trying_everything_finds_best(kind: Kind, data: st.Dat
     assert nothing_possible_is_better(data.draw(worlds([kind])), placed)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "every_rank_is_given_once",
+        "nobody_is_forgotten",
+        "segments_are_within_one_domain",
+        "units_train_whole",
+        "arrival_order_does_not_matter",
+        "placing_again_changes_nothing",
+    ],
+)
+@given(world=worlds(), data=st.data())
+def test_of_a_world_that_other_rules_made(name: str, world: World, data: st.DataObject) -> None:
+    """Its nodes are in no order, its segments in several domains, its units in several blocks."""
+    previous = data.draw(st.permutations(world.previous))[data.draw(st.integers(0, 2)) :]
+    assert PROPERTIES[name](replace(world, previous=tuple(previous)), placed)
+
+
 # --- properties that see ----------------------------------------------------------------------------
 
 
@@ -311,6 +329,13 @@ def test_later_world(previous: list[Arrival], arrived: list[Arrival], ranks: lis
         pytest.param(
             [*at("A", 1, 2), *at("B", 4, 5)], [*at("A", 2), *at("B", 4, 5)], [4, 5], [2], id="shrinks by a segment"
         ),
+        pytest.param(
+            [*at("A", 1), *at("B", 4)],
+            [*at("A", 2, 3), *at("B", 4, 5)],
+            [5, 4],
+            [2, 3],
+            id="in a world without segments, a segment is at home where its first survivor is",
+        ),
     ],
 )
 def test_segments(previous: list[Arrival], arrived: list[Arrival], ranks: list[int], standbys: list[int]) -> None:
@@ -361,6 +386,20 @@ X, Y, Z = at("A", 1, 2, unit="X"), at("B", 3, 4, unit="Y"), at("A", 7, 8, unit="
         ),
         pytest.param(X, X + Y, [1, 2, 3, 4], [], id="grows by a unit"),
         pytest.param(X + Y, X[1:] + Y, [3, 4], [2], id="shrinks by a unit"),
+        pytest.param(
+            X + Z,
+            [*X[1:], *Z, *at("A", 0, 9, unit="W")],
+            [7, 8],
+            [0, 2, 9],
+            id="shrinks: a unit that trained goes before a spare one",
+        ),
+        pytest.param(
+            [X[0], Y[0], X[1], Y[1]],
+            X + Y,
+            [1, 2, 3, 4],
+            [],
+            id="in a world without units, a unit is at home where its first node was",
+        ),
     ],
 )
 def test_units(previous: list[Arrival], arrived: list[Arrival], ranks: list[int], standbys: list[int]) -> None:

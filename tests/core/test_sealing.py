@@ -45,7 +45,9 @@ def view_of(arrived: int, **changes: object) -> SealView:
         alive=arrivals(range(1, arrived + 1)),
         fit=arrived,
         joinable_fit=arrived,
+        ready_fit=arrived,
         finished_count=0,
+        has_all_finished=False,
         spent_count=0,
         left_count=0,
         drained_count=0,
@@ -146,6 +148,12 @@ def test_a_run_that_everybody_has_left_is_cancelled_and_waits_for_nobody() -> No
     assert decide_seal(view, OPENED_AT, RULES) == GiveUp(VerdictKind.CANCELLED, "every node has left")
 
 
+def test_a_world_that_has_finished_though_a_cycle_was_opened_has_succeeded() -> None:
+    for arrived in (0, 1, 3):
+        view = view_of(arrived, finished_count=3, has_all_finished=True, world=tuple(arrivals([7, 8, 9]).values()))
+        assert decide_seal(view, OPENED_AT, RULES) == GiveUp(VerdictKind.SUCCEEDED, "")
+
+
 def test_a_run_that_some_have_left_waits_for_others_to_come() -> None:
     view = view_of(1, left_count=2)
     assert decide_seal(view, OPENED_AT, RULES) == waits(NeedsNodes(1, 3, ()), OPENED_AT + 600)
@@ -179,11 +187,11 @@ def test_reasons_name_a_few_nodes_and_count_the_rest() -> None:
         (CountsDisagree(), "an arrival was counted and its record is not there yet"),
         (
             NeedsBlocks(2, 4, "segment", 2, ("1 in domain A", "1 in domain B")),
-            "1 of 2 segments of 2 can be filled; too few: 1 in domain A, 1 in domain B",
+            "1 of 2 segments of 2 can be filled; left over: 1 in domain A, 1 in domain B",
         ),
         (
             NeedsBlocks(4, 12, "unit", 4, ("3 of 4 in unit X",)),
-            "1 of 3 units of 4 can be filled; too few: 3 of 4 in unit X",
+            "1 of 3 units of 4 can be filled; left over: 3 of 4 in unit X",
         ),
         (HopesForMore(4, 6), "a world of 4 is possible; last call for 6"),
     ],
@@ -201,7 +209,7 @@ UNITS = replace(RULES, placement=PlacementRules(min_nodes=4, max_nodes=8, unit_s
 def view_with(rules: SealRules, *nodes: Arrival, **changes: object) -> SealView:
     """An open cycle in which these have arrived, and nobody else lives."""
     here, fit = by_name(nodes), capacity_of(nodes, rules.placement)
-    known: dict[str, object] = {"arrived": here, "alive": here, "fit": fit, "joinable_fit": fit}
+    known: dict[str, object] = {"arrived": here, "alive": here, "fit": fit, "joinable_fit": fit, "ready_fit": fit}
     return replace(view_of(0), **{**known, **changes})  # type: ignore[arg-type]
 
 
@@ -243,7 +251,7 @@ def test_what_is_lacking_names_a_few_domains() -> None:
     decision = decide_seal(view_with(SEGMENTS, *in_domains("ABCDEFGHIJKL")), OPENED_AT, SEGMENTS)
     assert isinstance(decision, Wait)
     assert isinstance(decision.reason, NeedsBlocks)
-    assert len(decision.reason.leftovers) == NAMED
+    assert len(decision.reason.leftovers) == NAMED + 1
 
 
 @pytest.mark.parametrize(
@@ -321,25 +329,27 @@ def world_of(size: int) -> tuple[Arrival, ...]:
         pytest.param(view_of(3, world=world_of(3)), OPENED_AT + 2, Seal(3), id="a small world is not called larger"),
         pytest.param(view_of(4, world=world_of(3)), OPENED_AT + 2, Seal(4), id="it grows by who is there"),
         pytest.param(
-            view_of(3, world=world_of(3), joinable_fit=4),
+            view_of(3, world=world_of(3), joinable_fit=4, ready_fit=4),
             OPENED_AT + 2,
             waits(HopesForMore(3, 4), OPENED_AT + 45),
             id="whoever lives and has not arrived is hoped for",
         ),
         pytest.param(
-            view_of(4, world=world_of(5), drained_count=1, joinable_fit=5),
+            view_of(4, world=world_of(5), drained_count=1, joinable_fit=5, ready_fit=5),
             OPENED_AT + 2,
             waits(HopesForMore(4, 5), OPENED_AT + 45),
             id="also in place of the drained",
         ),
         pytest.param(
-            view_of(3, world=world_of(5), awaited=arrivals([9]), joinable_fit=4),
+            view_of(3, world=world_of(5), awaited=arrivals([9]), joinable_fit=4, ready_fit=4),
             OPENED_AT + 2,
             waits(SURVIVOR, OPENED_AT + 45),
             id="survivors come first",
         ),
         pytest.param(
-            view_of(3, world=world_of(5), awaited=arrivals([9]), joinable_fit=4, enough_since=OPENED_AT + 30),
+            view_of(
+                3, world=world_of(5), awaited=arrivals([9]), joinable_fit=4, ready_fit=4, enough_since=OPENED_AT + 30
+            ),
             OPENED_AT + 45,
             waits(HopesForMore(3, 5), OPENED_AT + 75),
             id="a last call outlasts the wait for survivors",
@@ -364,7 +374,7 @@ ELASTIC_SEGMENTS = replace(SEGMENTS, placement=replace(SEGMENTS.placement, polic
         ),
         pytest.param(
             "AAAABBB",
-            {"world": world_of(6), "joinable_fit": 8},
+            {"world": world_of(6), "joinable_fit": 8, "ready_fit": 8},
             OPENED_AT + 2,
             waits(HopesForMore(6, 8), OPENED_AT + 45),
             id="one who lives would fill another",
@@ -379,7 +389,7 @@ def test_elastic_worlds_are_of_whole_segments(
 
 
 def test_a_fixed_world_hopes_for_nobody() -> None:
-    assert decide_seal(view_of(3, world=world_of(3), joinable_fit=5), OPENED_AT + 2, RULES) == Seal(3)
+    assert decide_seal(view_of(3, world=world_of(3), joinable_fit=5, ready_fit=5), OPENED_AT + 2, RULES) == Seal(3)
 
 
 # --- properties -------------------------------------------------------------------------------------
@@ -419,6 +429,7 @@ class Cycle:
             *self.arrived,
             awaited=by_name(self.awaited),
             joinable_fit=capacity_of(joinable, self.rules.placement),
+            ready_fit=capacity_of(joinable, self.rules.placement),
             alive=by_name(joinable),
             enough_since=self.enough_since if self.size else None,
             **self.facts,
@@ -488,7 +499,7 @@ def test_a_seal_is_never_early(cycle: Cycle, now: float) -> None:
         assert not view.awaited or now >= view.opened_at + rules.last_call_s
         assert now >= cycle.enough_since + rules.settle_s
         assert view.disagrees_since is None or now >= view.disagrees_since + rules.lease_s
-        if cycle.size < rules.placement.world_size(view.joinable_fit):
+        if cycle.size < rules.placement.world_size(view.ready_fit):
             assert now >= cycle.enough_since + rules.last_call_s, "somebody lives and was not waited for"
         if not view.world and cycle.size < rules.placement.world_size(rules.placement.max_nodes):
             assert now >= cycle.enough_since + rules.last_call_s, "the first world was not offered to MAX nodes"

@@ -63,7 +63,7 @@ def test_a_segment_is_filled_from_its_own_domain_or_not_at_all(cluster: Cluster)
     )
     a1.kill()
     # There are four nodes, but no two of one domain for the other segment.
-    b0.wait_for(r"waiting cycle=3: 1 of 2 segments of 2 can be filled; too few: 1 in domain A, 1 in domain B")
+    b0.wait_for(r"waiting cycle=3: 1 of 2 segments of 2 can be filled; left over: 1 in domain A, 1 in domain B")
     assert not b0.lines("sealed cycle=3")
     (a3,) = start(job, "a3")
     wait_training([a2, a3, b0, b1], cycle=3)
