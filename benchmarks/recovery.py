@@ -1,10 +1,10 @@
-"""`recovery`: nodes train and one waits; workers fail, or a node dies; until every rank is held again.
+"""`recovery`: of 8 + 1 nodes, eight train and one waits; workers fail, or a node dies; until every rank is held again.
 
 Three ways to look at it:
 
     a worker fails      a contest of rendezvous alone: no agent's tick, no workers to stop
     a node is killed    ours alone, by the coordinator's own clock, against our targets
-    a torchrun killed   a contest of real processes: until new workers were started, and had trained a step
+    a torchrun killed   a contest of real processes: until the new workers had started, and trained a step
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def cases(is_quick: bool) -> list[Case]:
     played = end_to_end.Record()
     return [
         _worker_fails(ACTIVE, rounds=5, has_nvrx=nvrx.installed_version() is not None),
-        _node_killed("first step", played.steps),
-        _node_killed("workers started", played.starts),
+        _node_killed("trained", played.steps),
+        _node_killed("started", played.starts),
     ]
 
 
@@ -53,7 +53,7 @@ def findings(is_quick: bool) -> list[Finding]:
 def _worker_fails(count: int, rounds: int, has_nvrx: bool) -> Case:
     return Case(
         NAME,
-        f"a worker fails: {count} nodes + 1 spare",
+        f"{count} + 1 nodes, a worker fails",
         rounds,
         partial(_prepare_worker_fails, count, has_nvrx),
         warm_ups=0,  # Every sample has processes of its own: none is warmer than another.
@@ -62,10 +62,10 @@ def _worker_fails(count: int, rounds: int, has_nvrx: bool) -> Case:
 
 @contextmanager
 def _prepare_worker_fails(count: int, has_nvrx: bool) -> Iterator[Mapping[str, Sample]]:
-    serve_raw: Callable[..., object] = partial(serving, raw.serve)
+    serve_raw = partial(serving, raw.serve)
     contenders = {
         OURS: partial(form.sample, count, partial(_serving_port, count), restart_ours),
-        "c10d, unshared store": partial(form.sample, count, serve_raw, restart_c10d),
+        "c10d, unshared": partial(form.sample, count, serve_raw, restart_c10d),
     }
     if has_nvrx:
         contenders["nvrx"] = partial(form.sample, count, serve_raw, restart_nvrx)
@@ -94,7 +94,7 @@ def _lose() -> Loss:
 
 def judge_losses(losses: list[Loss], lease_s: float) -> list[Finding]:
     """Medians beside their targets, and the worst."""
-    case = f"a node is killed: {ACTIVE} nodes + 1 spare, lease {lease_s:g} s, {len(losses)} times"
+    case = f"{ACTIVE} + 1 nodes, one killed {len(losses)} times, lease {lease_s:g} s"
     after_lease = [loss.after_lease_s for loss in losses]
     total = [loss.total_s for loss in losses]
     after_lease_s, total_s = statistics.median(after_lease), statistics.median(total)
@@ -121,7 +121,7 @@ def judge_losses(losses: list[Loss], lease_s: float) -> list[Finding]:
 def _node_killed(until: str, contenders: Callable[[], Mapping[str, Sample]]) -> Case:
     return Case(
         NAME,
-        f"{end_to_end.ACTIVE} torchruns + 1 spare, one killed: {until}",
+        f"{end_to_end.ACTIVE} + 1 torchruns, one killed: {until}",
         END_TO_END_ROUNDS,
         lambda: nullcontext(contenders()),
         warm_ups=0,

@@ -111,11 +111,11 @@ def judge_growth(sizes: dict[int, int], took_s: float) -> list[Finding]:
     case = f"{RESTARTING} nodes restart {late:,} times, {took_s:.0f} s"
     growth = after / before
     return [
-        Finding(NAME, case, f"memory of the host after {early:,} cycles", before / MEGA, "MB"),
+        Finding(NAME, case, f"host's memory after {early:,} cycles", before / MEGA, "MB"),
         Finding(
             NAME,
             case,
-            f"memory of the host after {late:,} cycles",
+            f"host's memory after {late:,} cycles",
             after / MEGA,
             "MB",
             f"at most {before * GROWTH_LIMIT / MEGA:.0f}",
