@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import machine, publish, report
+from benchmarks import machine, pages, publish, report
 from benchmarks.children import end_server, prepare_environment
 from benchmarks.measure import Case, run_case
 from benchmarks.registry import BENCHMARKS, FINDERS
@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(report.table_of(rows, facts))
     if findings:
         console.print(report.findings_table_of(findings))
+    for error in pages.errors_of(rows, findings):
+        console.print(f"model, {error}")
     console.print(f"note: {machine.explain_lookups(facts)}")
     for warning in report.warnings_of(facts, rows):
         console.print(f"note: {warning}", style="yellow")

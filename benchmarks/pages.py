@@ -269,6 +269,17 @@ def _scale_tables(run: Run) -> list[str]:
     return [*parts, "The costs it rests on, measured in the same run:", table_of(("what", "cost"), named)]
 
 
+def errors_of(rows: Iterable[Row], findings: Iterable[Finding]) -> list[str]:
+    """For the terminal: by how much the model is wrong about the worlds of a run."""
+    costs = costs_in(findings)
+    told: list[str] = []
+    for seen in compare(rows, costs) if costs is not None else []:
+        world, measured, elsewhere, error, threads, threads_error = _compared(seen)
+        here = f"; as threads here {threads}, {threads_error}" if threads else ""
+        told.append(f"{world}: measured {measured}; nodes elsewhere {elsewhere}, {error}{here}")
+    return told
+
+
 def _compared(seen: Comparison) -> tuple[str, ...]:
     threads = ("", "") if seen.threads_s is None else _predicted(seen.threads_s, seen.measured_s)
     elsewhere = _predicted(seen.predicted_s, seen.measured_s)

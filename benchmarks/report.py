@@ -72,7 +72,7 @@ def table_of(rows: Iterable[Row], machine: Mapping[str, Any]) -> Table:
 def findings_table_of(findings: Iterable[Finding]) -> Table:
     table = Table(title="counted, not contested")
     for heading in ("benchmark", "case", "what"):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, no_wrap=heading == "benchmark")
     for heading in ("value", "target"):
         table.add_column(heading, justify="right", no_wrap=True)
     for found in findings:

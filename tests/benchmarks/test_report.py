@@ -126,6 +126,18 @@ def test_a_page_has_predicted_and_measured_worlds_with_the_error() -> None:
     assert expected in pages.page_of([RUN])
 
 
+def test_the_models_error_is_printed_after_a_run() -> None:
+    told = pages.errors_of(ROWS, FINDINGS)
+    assert [line.partition(": ")[0] for line in told] == [
+        "8 nodes, ours",
+        "1,024 nodes, ours",
+        "4,096 nodes, load generator, ours",
+    ]
+    assert "; as threads here " in told[0]
+    assert told[2].endswith(" %")
+    assert pages.errors_of(ROWS, []) == []
+
+
 def test_the_readme_is_short_and_honest() -> None:
     section = pages.readme_of([RUN])
     assert "| 1,024 nodes | 2.50 s | did not finish in 60 s |" in section
