@@ -1,23 +1,36 @@
-"""Many nodes as threads of one process: all connect, then all are released at once.
+"""Many nodes as threads: all connect, then all are released at once.
 
-The threads share one interpreter, which costs most whoever has most threads: ours has three per node, raw
-operations have one. Hundreds of threads that wait for the interpreter wake each other every 5 ms; at 256 nodes
-on a busy machine that is most of our time. As many machines form a world faster than these threads do.
+Up to 32 nodes share a process. More would spend their time waiting for the interpreter, and most so whoever has most
+threads: ours has three per node, raw operations have one. As many machines form a world faster than these threads do.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+NODES_PER_PROCESS = 32
+SWITCH_INTERVAL_S = 1.0
+"""How long a thread that computes may keep the interpreter. By default everybody who waits for it wakes up every 5 ms
+to ask for it, and hundreds of threads that do so leave little time for anything else."""
+
 Join = Callable[[], "Seat"]
 """Blocks until the node has its place."""
+
+Connect = Callable[[int], Join]
+"""Connects one node, by its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,46 +48,67 @@ class Formed:
 
     seconds: float
     seats: list[Seat]
+    busy_s: float = 0.0
+    """Seconds of CPU that the nodes' process took meanwhile, where they were counted."""
+
+
+def form_world(count: int, connect: Connect) -> Formed:
+    """Connect `count` nodes, release them together, and wait until each has its seat."""
+    starts = range(0, count, NODES_PER_PROCESS)
+    crowds = [_Crowd(range(start, min(start + NODES_PER_PROCESS, count)), connect) for start in starts]
+    outcomes = [crowds[0].run()] if len(crowds) == 1 else _run_apart(crowds)
+    seconds = max(outcome.ended_at for outcome in outcomes) - min(outcome.started_at for outcome in outcomes)
+    return Formed(seconds, [seat for outcome in outcomes for seat in outcome.seats])
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of some nodes. Times are of a clock that all processes of a machine share."""
+
+    started_at: float
+    ended_at: float
+    seats: list[Seat]
 
 
 @dataclass(slots=True)
 class _Crowd:
-    count: int
-    barrier: threading.Barrier = field(init=False)
-    started_at: float = 0.0
-    ended_at: list[float] = field(default_factory=list)
-    seats: list[Seat] = field(default_factory=list)
-    errors: list[BaseException] = field(default_factory=list)
+    """Nodes that share a process."""
 
-    def __post_init__(self) -> None:
-        self.barrier = threading.Barrier(self.count, action=self._start)
+    nodes: Sequence[int]
+    connect: Connect
+    hold: Callable[[], None] = lambda: None
+    """Called when all are connected; they are released when it returns."""
+    started_at: float = 0.0
+    ends: SimpleQueue[tuple[float, Seat] | BaseException] = field(default_factory=SimpleQueue)
+
+    def run(self) -> _Outcome:
+        """Connect, hold, release, and wait until each has its seat. The first failure is everybody's."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        barrier = threading.Barrier(len(self.nodes), action=self._start)
+        for index in self.nodes:
+            threading.Thread(target=self._run_node, args=(index, barrier), daemon=True).start()
+        ended_at, seats = 0.0, list[Seat]()
+        for _ in self.nodes:
+            end = self.ends.get()
+            if isinstance(end, BaseException):
+                raise end
+            ended_at = max(ended_at, end[0])
+            seats.append(end[1])
+        return _Outcome(self.started_at, ended_at, seats)
 
     def _start(self) -> None:
+        self.hold()
         self.started_at = time.perf_counter()
 
-    def run_node(self, connect: Callable[[int], Join], index: int) -> None:
+    def _run_node(self, index: int, barrier: threading.Barrier) -> None:
         try:
-            join = connect(index)
-            self.barrier.wait()
+            join = self.connect(index)
+            barrier.wait()
             seat = join()
-            self.ended_at.append(time.perf_counter())
-            self.seats.append(seat)
+            self.ends.put((time.perf_counter(), seat))
         except BaseException as error:
-            self.errors.append(error)
-            self.barrier.abort()
-
-
-def form_world(count: int, connect: Callable[[int], Join]) -> Formed:
-    """Connect `count` nodes, release them together, and wait until each has its seat."""
-    crowd = _Crowd(count)
-    threads = [threading.Thread(target=crowd.run_node, args=(connect, index), daemon=True) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if crowd.errors:
-        raise crowd.errors[0]
-    return Formed(max(crowd.ended_at) - crowd.started_at, crowd.seats)
+            self.ends.put(error)
+            barrier.abort()
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
@@ -89,3 +123,70 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, daemon=True).start()
     return future
+
+
+# --- more than one process --------------------------------------------------------------------------
+
+
+def _run_apart(crowds: Sequence[_Crowd]) -> list[_Outcome]:
+    """Run each crowd in a process of its own; all are held until all are connected."""
+    groups: list[Connection] = []
+    for crowd in crowds:
+        groups.append(_fork(crowd, groups))
+    _hear_all(groups)
+    for group in groups:
+        group.send("go")
+    outcomes = _hear_all(groups)
+    for group in groups:
+        group.close()
+        os.wait()
+    return outcomes
+
+
+def _hear_all(groups: Sequence[Connection]) -> list[Any]:
+    """What each of them says next. Raises as soon as one of them tells of a failure."""
+    said: dict[Connection, Any] = {}
+    while len(said) < len(groups):
+        for group in wait([group for group in groups if group not in said]):
+            assert isinstance(group, Connection)
+            said[group], failure = group.recv()
+            if failure:
+                raise RuntimeError(failure)
+    return list(said.values())
+
+
+def _fork(crowd: _Crowd, siblings: Sequence[Connection]) -> Connection:
+    """A crowd in a process of its own: it says when all are connected and, after the word to go, how it went.
+
+    Forked rather than started anew, so that `connect` may be any function; nobody has started a thread yet.
+    """
+    ours, theirs = Pipe()
+    if os.fork():
+        theirs.close()
+        return ours
+    try:
+        for connection in (ours, *siblings):
+            connection.close()
+        _obey(crowd, theirs)
+    finally:
+        os._exit(0)
+
+
+def _obey(crowd: _Crowd, parent: Connection) -> None:
+    released = threading.Event()
+
+    def hold() -> None:
+        parent.send(("connected", None))
+        released.wait()
+
+    def run() -> None:
+        try:
+            parent.send((crowd.run(), None))
+        except BaseException:
+            parent.send((None, traceback.format_exc()))
+
+    crowd.hold = hold
+    threading.Thread(target=run, daemon=True).start()
+    parent.recv()
+    released.set()
+    parent.poll(None)  # The parent has no more to say: this is its end, and so ours, whatever our threads hang in.
