@@ -11,8 +11,9 @@ absolute numbers are context. A result is checked before its time counts. What e
     baselines           what we compare with: our own clean versions of what the field does
     measure             cases, taking turns, medians and ratios
     children            processes that serve or form worlds, and end with the sample
-    crowd               many nodes as threads of one process, released together
     consumption         what a process has used of CPU and memory
+    crowd               many nodes as threads, released together
+    load                thousands of nodes in one thread, on non-blocking sockets
     machine, report     where it ran, and what came out
     runs                results of earlier runs
     pages, plots        those as text and as pictures

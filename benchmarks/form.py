@@ -1,7 +1,9 @@
 """`form`: from the first arrival to the last node holding its rank and the workers' address.
 
-Every sample has a store host of its own in one process and its nodes in another. All nodes are connected
-before the clock starts.
+Every sample has a store host of its own in one process and its nodes in others. All nodes are connected before the
+clock starts. Up to 1,024 nodes are real links, in threads. Cases that are called generated have their nodes in one
+thread on one connection each (`benchmarks.load`): the real participant, without the beats that follow its first one and
+without the connection for them. The nodes' own work is part of the time, all of it on one core.
 """
 
 from __future__ import annotations
@@ -11,35 +13,63 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
-from benchmarks import ours
+from benchmarks import load, ours
 from benchmarks.baselines import c10d, nvrx, raw
 from benchmarks.children import call, serving
 from benchmarks.crowd import Formed
-from benchmarks.measure import OURS, Case, Sample, require
+from benchmarks.measure import OURS, Case, Finding, Sample, require
 
 NAME = "form"
+RAW = "raw operations"
 LIMIT_S = 60.0
+"""What a contender is given, to connect and to form a world. Who does not finish takes part in no further round."""
+GENERATED_LIMIT_S = 120.0
+"""Connecting thousands of nodes takes its time too."""
+
+ROUNDS = {8: 7, 64: 7, 256: 5, 1_024: 3}
+QUICK_ROUNDS = {8: 3, 64: 3}
+GENERATED_ROUNDS = {1_024: 5, 4_096: 3, 10_000: 3}
+QUICK_GENERATED_ROUNDS = {256: 2}
+
+Form = Callable[[int, int], Formed]
+"""Forms a world of so many nodes at a port."""
 
 
 def cases(is_quick: bool) -> list[Case]:
-    counts = (8, 64) if is_quick else (8, 64, 256)
-    return [
-        Case(
-            NAME,
-            f"{count} nodes",
-            rounds=3 if is_quick else 7,
-            prepare=partial(_prepare, count, has_c10d=not is_quick or count == 8),
-            warm_ups=0,  # Every sample has processes of its own: none is warmer than another.
-        )
-        for count in counts
+    threads = [
+        _case(f"{count:,} nodes", rounds, partial(_prepare, count, has_c10d=not is_quick or count == 8))
+        for count, rounds in (QUICK_ROUNDS if is_quick else ROUNDS).items()
     ]
+    generated = [
+        _case(f"{count:,} nodes, generated", rounds, partial(_prepare_generated, count))
+        for count, rounds in (QUICK_GENERATED_ROUNDS if is_quick else GENERATED_ROUNDS).items()
+    ]
+    return threads + generated
+
+
+def findings(is_quick: bool) -> list[Finding]:
+    """What the load generator itself costs: in a cluster this is the work of as many machines as there are nodes."""
+    count = max(QUICK_GENERATED_ROUNDS if is_quick else GENERATED_ROUNDS)
+    case = f"{count:,} nodes, generated"
+    found: list[Finding] = []
+    for name, serve, form in _generated(count):
+        formed = form_one(count, serve, form, GENERATED_LIMIT_S)
+        per_node_us, share = formed.busy_s / count * 1e6, formed.busy_s / formed.seconds * 100
+        found.append(Finding(NAME, case, f"{name}: the generator's CPU per node", per_node_us, "us"))
+        found.append(Finding(NAME, case, f"{name}: the generator's CPU, of the time", share, "%"))
+    return found
+
+
+def _case(name: str, rounds: int, prepare: Callable[[], AbstractContextManager[Mapping[str, Sample]]]) -> Case:
+    # Every sample has processes of its own: none is warmer than another.
+    return Case(NAME, name, rounds, prepare, warm_ups=0)
 
 
 @contextmanager
 def _prepare(count: int, has_c10d: bool) -> Iterator[Mapping[str, Sample]]:
     contenders = {
         OURS: partial(sample, count, partial(serving, ours.serve, count), ours.form),
-        "raw operations": partial(sample, count, partial(serving, raw.serve), raw.form),
+        RAW: partial(sample, count, partial(serving, raw.serve), raw.form),
     }
     if has_c10d:
         contenders["c10d"] = partial(sample, count, partial(serving, raw.serve), c10d.form)
@@ -48,12 +78,29 @@ def _prepare(count: int, has_c10d: bool) -> Iterator[Mapping[str, Sample]]:
     yield contenders
 
 
-def sample(count: int, serve: Callable[[], AbstractContextManager[Any]], form: Callable[[int, int], Formed]) -> float:
-    """Form one world in processes of its own."""
+@contextmanager
+def _prepare_generated(count: int) -> Iterator[Mapping[str, Sample]]:
+    yield {name: partial(sample, count, serve, form, GENERATED_LIMIT_S) for name, serve, form in _generated(count)}
+
+
+def _generated(count: int) -> list[tuple[str, Callable[[], AbstractContextManager[int]], Form]]:
+    return [
+        (OURS, partial(serving, ours.serve, count), load.form_ours),
+        (RAW, partial(serving, raw.serve), load.form_raw),
+    ]
+
+
+def sample(count: int, serve: Callable[[], AbstractContextManager[Any]], form: Form, limit_s: float = LIMIT_S) -> float:
+    """Seconds it took to form one world."""
+    return form_one(count, serve, form, limit_s).seconds
+
+
+def form_one(count: int, serve: Callable[[], AbstractContextManager[Any]], form: Form, limit_s: float) -> Formed:
+    """One world, formed in processes of its own and found to be one."""
     with serve() as port:
-        formed = call(LIMIT_S, form, count, port)
+        formed = call(limit_s, form, count, port)
     check(formed, count)
-    return formed.seconds
+    return formed
 
 
 def check(formed: Formed, count: int) -> None:

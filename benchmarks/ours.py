@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks.crowd import Formed, Seat, form_world
-from ft_rendezvous.core.model import NodeInfo
+from ft_rendezvous.core.joining import Drained
+from ft_rendezvous.core.model import NodeInfo, Verdict
 from ft_rendezvous.host import Host
 from ft_rendezvous.participant import CHANGED, Flow, Place
 from ft_rendezvous.session import CONNECTIONS_PER_NODE, Session, new_id, open_session
@@ -15,6 +16,10 @@ from ft_rendezvous.settings import NodeSettings, RunSettings, Settings, format_e
 from ft_rendezvous.tcp_store import ServedStore, listen, raise_file_limit
 
 HOST = "127.0.0.1"
+FILES_PER_NODE = CONNECTIONS_PER_NODE + 1
+"""A node also holds a socket for its workers."""
+FILES_BESIDE = 256
+"""What a process has open beside its nodes' connections."""
 
 
 def run_settings(count: int, max_count: int | None = None) -> RunSettings:
@@ -25,7 +30,7 @@ def run_settings(count: int, max_count: int | None = None) -> RunSettings:
 @contextmanager
 def hosting(run: RunSettings) -> Iterator[tuple[Host, int]]:
     """Host a run, as `session.serve` does, on a port that the system gives."""
-    raise_file_limit(CONNECTIONS_PER_NODE * run.max_nodes + 256)
+    raise_file_limit(CONNECTIONS_PER_NODE * run.max_nodes + FILES_BESIDE)
     served = ServedStore(listen())
     host = Host(served, run, new_id(), journal=lambda _entry: None)
     try:
@@ -61,10 +66,8 @@ class Node:
     def join(self) -> Seat:
         """Take part until this node has a place in the next world; who has one reports that its workers failed."""
         place = self.link.run(self.link.participant.next_place())
-        if not isinstance(place, Place):
-            raise RuntimeError(f"the run is over for this node: {place}")
-        self.cycle_id = place.cycle_id
-        return Seat(place.rank, place.world_size, format_endpoint(place.master_addr, place.master_port))
+        self.cycle_id = place.cycle_id if isinstance(place, Place) else 0
+        return seat_of(place)
 
     def wait_over(self) -> None:
         """Wait until the workers of this node's world must stop, without asking again and again."""
@@ -87,5 +90,13 @@ def open_node(run: RunSettings, port: int, index: int) -> Node:
 
 def form(count: int, port: int) -> Formed:
     """Form a world of `count` nodes."""
+    raise_file_limit(FILES_PER_NODE * count + FILES_BESIDE)
     run = run_settings(count)
     return form_world(count, lambda index: open_node(run, port, index).join)
+
+
+def seat_of(place: Place | Verdict | Drained) -> Seat:
+    """What a node holds; a run that is over has no seats."""
+    if not isinstance(place, Place):
+        raise RuntimeError(f"the run is over for this node: {place}")
+    return Seat(place.rank, place.world_size, format_endpoint(place.master_addr, place.master_port))

@@ -8,7 +8,7 @@ from benchmarks import codec, form, placement, read, recovery, scale, steady
 from benchmarks.measure import Case, Finding
 
 FINDERS: dict[str, Callable[[bool], list[Finding]]] = {
-    module.NAME: module.findings for module in (read, recovery, steady, scale)
+    module.NAME: module.findings for module in (read, form, recovery, steady, scale)
 }
 """What is counted rather than contested, by benchmark."""
 

@@ -1,6 +1,6 @@
 """Bare TCPStore operations: the floor under everything built on it.
 
-A node performs the operations that a node of ours performs to get its seat, over one connection, with values
+A node performs the operations that a node of ours performs to get its seat, over one connection, with keys and values
 of the same size. Nobody decides anything: the last to be counted publishes.
 """
 
@@ -12,46 +12,68 @@ from contextlib import contextmanager
 from torch.distributed import TCPStore
 
 from benchmarks.crowd import Formed, Join, Seat, form_world
-from benchmarks.nodes import make_arrivals
+from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous import wire
-from ft_rendezvous.core.model import Sealed, WorkerRanks
+from ft_rendezvous.core.model import Arrival, Sealed, WorkerRanks
 from ft_rendezvous.core.model import Seat as PublishedSeat
+from ft_rendezvous.ports import Add, Append, Get, Move, MultiSet, perform_move
+from ft_rendezvous.tcp_store import TcpStore, raise_file_limit
+from ft_rendezvous.wire import Keys
 
 HOST = "127.0.0.1"
 MASTER = "127.0.0.1:29500"
-SHARDS = 16
-
-NODE_OPERATIONS = ("add", "add", "append", "get", "get")
-"""What `form` performs per node; a test compares it with what a node of ours performs."""
+HEAD = b"x" * 620
+FILES = 20_000
+"""As many as any crowd here needs, if the system allows it."""
+_KEYS = Keys(EPOCH)
+_SEALED_KEY = _KEYS.event(2, 0)
 
 
 @contextmanager
 def serve() -> Iterator[int]:
     """A TCPStore server of this process on a port that the system gives."""
+    raise_file_limit(FILES)
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    store.set("head", "x" * 800)
+    store.set(wire.HEAD_KEY, HEAD)  # type: ignore[arg-type]
     yield store.port
 
 
 def form(count: int, port: int) -> Formed:
-    record = wire.encode_record(make_arrivals(1)[0])
-    seats = {f"{seq:016x}": PublishedSeat(seq, WorkerRanks(8, 64, 8, 64)) for seq in range(min(count, 64))}
-    sealed = Sealed(no=2, cycle_id=1, world_size=count, counted=count, master_addr=HOST, master_port=29500, seats=seats)
-    event = wire.encode(sealed)
+    """Form a world of `count` nodes, a thread each."""
+    raise_file_limit(FILES)
+    arrivals, event = make_arrivals(count), make_event(count)
 
     def connect(index: int) -> Join:
-        store = TCPStore(HOST, port, is_master=False, wait_for_workers=False)
-
-        def join() -> Seat:
-            store.add(f"beat/{index}", 1)
-            number = store.add("arrived", 1)
-            store.append(f"log/{index % SHARDS}", record)  # type: ignore[attr-defined]
-            store.get("head")
-            if number == count:
-                store.multi_set(["sealed", "head"], [event, b"x" * 800])  # type: ignore[attr-defined]
-            store.get("sealed")
-            return Seat(number - 1, count, MASTER)
-
-        return join
+        store = TcpStore(TCPStore(HOST, port, is_master=False, wait_for_workers=False), "benchmark")
+        move = take_part(count, arrivals[index], event)
+        return lambda: perform_move(store, move)
 
     return form_world(count, connect)
+
+
+def make_event(count: int) -> bytes:
+    """As long as what a node of ours reads its seat from."""
+    names = min(count, wire.NODES_PER_CHANNEL)
+    seats = {f"{seq:016x}": PublishedSeat(seq, WorkerRanks(8, 64, 8, 64)) for seq in range(names)}
+    return wire.encode(
+        Sealed(no=2, cycle_id=1, world_size=count, counted=count, master_addr=HOST, master_port=29500, seats=seats)
+    )
+
+
+def take_part(count: int, arrival: Arrival, event: bytes) -> Move[Seat]:
+    """One node's operations, with nothing left to compute between them."""
+    shard = wire.spread(arrival.incarnation, wire.shard_count(count))
+    beat, arrived = Add(_KEYS.beat(arrival.incarnation), 1), Add(_KEYS.arrived(CYCLE_ID), 1)
+    record = Append(_KEYS.log(CYCLE_ID, shard), wire.encode_record(arrival))
+
+    def perform() -> Move[Seat]:
+        yield beat
+        number: int = yield arrived
+        yield record
+        yield Get(wire.HEAD_KEY)
+        if number == count:
+            yield MultiSet([_SEALED_KEY, wire.HEAD_KEY], [event, HEAD])
+        yield Get(_SEALED_KEY)
+        return Seat(number - 1, count, MASTER)
+
+    return perform()

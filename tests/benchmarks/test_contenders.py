@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch.distributed import TCPStore
@@ -21,12 +19,6 @@ from benchmarks.crowd import Formed, Seat
 from benchmarks.measure import WrongResult
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from benchmarks.report import warnings_of
-from ft_rendezvous import wire
-from ft_rendezvous.core.model import NodeInfo, Verdict
-from ft_rendezvous.participant import Changed, Participant, Place
-from ft_rendezvous.ports import Get, Op
-from ft_rendezvous.session import new_id
-from ft_rendezvous.tcp_store import connect
 from ft_rendezvous.wire import Keys
 
 COUNT = 50
@@ -101,56 +93,6 @@ def test_who_is_not_installed_takes_no_part_and_the_report_says_so(monkeypatch: 
 def test_what_is_not_one_world_is_noticed(seats: list[Seat]) -> None:
     with pytest.raises(WrongResult):
         form.check(Formed(0.1, seats), 2)
-
-
-class Node:
-    """A node of ours, driven by hand, that remembers which operations it performed."""
-
-    def __init__(self, port: int, name: str) -> None:
-        self.store = connect(raw.HOST, port)
-        head = wire.decode_head(self.store.perform(Get(wire.HEAD_KEY)))
-        self.participant = Participant(
-            epoch=head.epoch,
-            node=NodeInfo(addr=name, pid=1, digest=ours.run_settings(2).digest),
-            lease_s=60.0,
-            clock=time.monotonic,
-            new_incarnation=new_id,
-            hold_bootstrap=lambda _cycle_id: 1,
-            on_enlisted=lambda: None,
-            greeted=head.view,
-        )
-        self.flow = self.participant.next_place()
-        self.operations: list[str] = []
-
-    def go_on(self) -> Place | Verdict | None:
-        """Take part until there is nothing to do but wait; the place, once there is one."""
-        reply = None
-        while True:
-            try:
-                op = self.flow.send(reply)
-            except StopIteration as stop:
-                return stop.value
-            if isinstance(op, Changed):
-                return None
-            reply = self._perform(op)
-
-    def hear_event(self) -> None:
-        watch = self.participant.watch(self.participant.incarnation)
-        watch.send(self._perform(watch.send(None)))
-
-    def _perform(self, op: Op) -> Any:
-        self.operations.append(type(op).__name__.lower())
-        return self.store.perform(op)
-
-
-def test_raw_performs_what_a_node_of_ours_performs() -> None:
-    with serving(ours.serve, 2) as port:
-        first, second = Node(port, "first"), Node(port, "second")
-        assert first.go_on() is None
-        second.go_on()
-        first.hear_event()
-        assert isinstance(first.go_on(), Place)
-    assert tuple(first.operations) == raw.NODE_OPERATIONS
 
 
 def test_the_command_writes_a_file_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,75 @@
+"""What each node of a generated crowd does: as the real participant does it, or as bare operations.
+
+Nothing of the protocol is written down here. The participant says which operation is next, so the load cannot drift
+from it.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import msgspec
+
+from benchmarks import ours
+from benchmarks.baselines import raw
+from benchmarks.crowd import Formed, Seat
+from benchmarks.load.crowd import HOST, form_world
+from benchmarks.nodes import make_arrivals
+from ft_rendezvous import wire
+from ft_rendezvous.core.model import Arrival, Head
+from ft_rendezvous.participant import Changed, Participant
+from ft_rendezvous.ports import Get, Move
+from ft_rendezvous.session import new_id
+from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.tcp_store import connect
+
+
+def form_ours(count: int, port: int) -> Formed:
+    """Form a world of participants in the run that is hosted there."""
+    run, head = ours.run_settings(count), wire.decode_head(connect(HOST, port).perform(Get(wire.HEAD_KEY)))
+    return form_world(port, [take_part(make_participant(run, head, arrival)) for arrival in make_arrivals(count)])
+
+
+def form_raw(count: int, port: int) -> Formed:
+    """Perform as many raw operations on the bare store that is there."""
+    event = raw.make_event(count)
+    return form_world(port, [raw.take_part(count, arrival, event) for arrival in make_arrivals(count)])
+
+
+def make_participant(run: RunSettings, head: Head, arrival: Arrival) -> Participant:
+    """A node that has greeted the run, and will arrive as this one."""
+    return Participant(
+        epoch=head.epoch,
+        node=msgspec.structs.replace(arrival.node, digest=run.digest),
+        lease_s=run.lease_s,
+        clock=time.monotonic,
+        new_incarnation=new_id,
+        hold_bootstrap=lambda _cycle_id: arrival.bootstrap_port,
+        on_enlisted=lambda: None,
+        greeted=head.view,
+    )
+
+
+def take_part(participant: Participant) -> Move[Seat]:
+    """From the arrival to the seat: what a link's voice and ear do, in turns.
+
+    The voice has nothing left to say when the flow waits for a change; then the ear may block.
+    """
+    flow = participant.next_place()
+    watch, question, answer = None, None, None
+    while True:
+        try:
+            op = flow.send(answer)
+        except StopIteration as stop:
+            return ours.seat_of(stop.value)
+        if not isinstance(op, Changed):
+            answer = yield op
+            continue
+        if watch is None:
+            watch = participant.watch(participant.incarnation)
+            question = next(watch)
+        assert question is not None
+        with suppress(StopIteration):  # The run is closed, and the flow ends with the verdict.
+            question = watch.send((yield question))
+        answer = None
