@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -181,9 +182,11 @@ def _obey(crowd: _Crowd, parent: Connection) -> None:
 
     def run() -> None:
         try:
-            parent.send((crowd.run(), None))
+            said: tuple[_Outcome | None, str | None] = crowd.run(), None
         except BaseException:
-            parent.send((None, traceback.format_exc()))
+            said = None, traceback.format_exc()
+        with suppress(BrokenPipeError):  # We were given up, and are about to end.
+            parent.send(said)
 
     crowd.hold = hold
     threading.Thread(target=run, daemon=True).start()
