@@ -186,6 +186,17 @@ def leases_survive_no_pause() -> AbstractContextManager[Any]:
     return patch.object(LeaseTable, "observe", observe)
 
 
+@_variant("no_live_node_is_dropped", focus=("pause_between_events", "slow_down"))
+def deaf_after_one_lease() -> AbstractContextManager[Any]:
+    """A node that is slow to act upon events is given no more time than one that is silent."""
+
+    def judge_deaf(self: LeaseTable, now: float) -> list[str]:
+        behind = {name: lease.behind_since for name, lease in self.leases.items() if lease.behind_since is not None}
+        return [name for name, since in behind.items() if now - since >= self.lease_s]
+
+    return patch.object(LeaseTable, "judge_deaf", judge_deaf)
+
+
 @_variant("no_dead_incarnation_placed", "converges")
 def dead_still_placed() -> AbstractContextManager[Any]:
     """The lease is judged, the fence is written, and the roster is not told."""
