@@ -12,6 +12,9 @@ from functools import partial
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ft_rendezvous.conf import check_known, fields_by_key, values_for
+from ft_rendezvous.settings import RunSettings
+from tests.sim.shapes import Rules
 from tests.sim.world import Result, run_seed, time_crowd
 
 TRIES = 6
@@ -22,6 +25,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000, help="how many seeds to run")
     parser.add_argument("--start", type=int, default=0, help="the first of them")
     parser.add_argument("--nodes", type=int, default=None, help="MIN nodes of every run; drawn if not given")
+    parser.add_argument("--rules", type=_parse_rules, default=None, help="as in --rdzv-conf; drawn if not given")
+    parser.add_argument("--focus", type=_split, default=(), help="faults of every run, by name; drawn if not given")
     parser.add_argument("--jobs", type=int, default=1, help="processes to run them in")
     parser.add_argument("--seed", type=int, default=None, help="run this seed alone")
     parser.add_argument("--trace", action="store_true", help="print its transcript even if it holds")
@@ -32,8 +37,19 @@ def main() -> int:
     if args.crowd is not None:
         return _time_crowd(args.crowd, args.within)
     if args.seed is not None:
-        return _tell_one(run_seed(args.seed, args.nodes), args.trace)
+        return _tell_one(run_seed(args.seed, args.nodes, rules=args.rules, focus=args.focus), args.trace)
     return _run_many(args)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+def _parse_rules(text: str) -> Rules:
+    """`segment=2,policy=elastic`; none at all is no rules."""
+    given = dict(part.split("=", 1) for part in _split(text))
+    check_known(given, fields_by_key(RunSettings))
+    return values_for(RunSettings, given)
 
 
 def _time_crowd(count: int, within_s: float | None) -> int:
@@ -65,7 +81,8 @@ def _run_many(args: argparse.Namespace) -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with multiprocessing.Pool(args.jobs) as pool, Progress(*columns, console=console) as progress:
         bar = progress.add_task("seeds", total=len(seeds))
-        for result in pool.imap(partial(_run_quietly, nodes=args.nodes), seeds, chunksize=8):
+        run = partial(_run_quietly, nodes=args.nodes, rules=args.rules, focus=args.focus)
+        for result in pool.imap(run, seeds, chunksize=8):
             progress.advance(bar)
             if result.violation is not None:
                 failed.append(result)
@@ -83,9 +100,9 @@ def _run_many(args: argparse.Namespace) -> int:
     return _tell_one(failed[0], True)
 
 
-def _run_quietly(seed: int, nodes: int | None) -> Result:
+def _run_quietly(seed: int, nodes: int | None, rules: Rules | None, focus: tuple[str, ...]) -> Result:
     """A transcript is kept only where it is needed: it crosses a pipe."""
-    result = run_seed(seed, nodes)
+    result = run_seed(seed, nodes, rules=rules, focus=focus)
     if result.violation is None:
         result.transcript.clear()
     return result

@@ -160,6 +160,7 @@ class SimNode(Process):
         self.world.eyes.takes_place(self, place)
         workers = self.world.workers
         plan, seated_at = workers.plan(place), self.clock()
+        saves_at = workers.saves_at()
         while True:
             plan = workers.revise(place, plan)
             if self.kernel.now >= plan.ends_at:
@@ -183,6 +184,9 @@ class SimNode(Process):
                 self.is_training = False
                 yield Sleep(workers.stop_s())
                 return False
+            if self.kernel.now >= saves_at:
+                self.write_checkpoint()
+                saves_at = workers.saves_at()
             yield Sleep(MONITOR_S)
 
     def _await_peers(self, link: SimLink, place: Place) -> Routine:

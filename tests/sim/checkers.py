@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NoReturn
 
+from ft_rendezvous.core.capacity import Policy, Ranks
 from ft_rendezvous.core.liveness import acknowledged
 from ft_rendezvous.core.model import (
     AnyEvent,
     AnyRecord,
     Arrival,
     Called,
+    Checkpoint,
     Closed,
     Finish,
     Goodbye,
@@ -30,14 +32,18 @@ from ft_rendezvous.core.model import (
     Seat,
     Verdict,
     VerdictKind,
+    WorldGrows,
 )
+from ft_rendezvous.core.moving import Grow
 from ft_rendezvous.errors import ProtocolBug, StoreUnavailable
 from ft_rendezvous.participant import Place
 from tests.sim.faults import Ending
+from tests.sim.grounds import block_of, count_placeable, largest_world
 from tests.sim.kernel import Connection, Process
 
 if TYPE_CHECKING:
     from tests.sim.agent import SimNode
+    from tests.sim.census import Census
     from tests.sim.world import World
 
 
@@ -66,6 +72,10 @@ class Checker:
     @property
     def _now(self) -> float:
         return self._world.kernel.now
+
+    @property
+    def _census(self) -> Census:
+        return self._world.eyes.census
 
     def _name(self, incarnation: str) -> str:
         return self._world.name_of(incarnation)
@@ -149,8 +159,6 @@ class ranks_are_exact(Checker):
         placed = {name: seat.rank for name, seat in seats.items() if seat.rank is not None}
         if sorted(placed.values()) != list(range(event.world_size)):
             self.fail(f"cycle {event.cycle_id} of {event.world_size} has ranks {sorted(placed.values())}")
-        if event.world_size != self._settings.min_nodes:
-            self.fail(f"cycle {event.cycle_id} has {event.world_size} ranks, the run has {self._settings.min_nodes}")
         for name in seats:
             arrival = self._arrivals.get((event.cycle_id, name))
             if arrival is None:
@@ -252,9 +260,132 @@ class drained_are_not_placed(Checker):
 
     def opened(self, event: Opened) -> None:
         if isinstance(event.why, NodesDrain):
-            roster = self._world.host.coordinator.roster
-            if roster.joinable_fit(self._settings.placement_rules) < self._settings.min_nodes:
-                self.fail(f"cycle {event.cycle_id} was opened for a drain that leaves too few nodes")
+            left = count_placeable(self._census.able().values(), self._settings)
+            if left < self._settings.min_nodes:
+                self.fail(f"cycle {event.cycle_id} was opened for a drain that leaves {left} nodes")
+
+
+# --- placement --------------------------------------------------------------------------------------
+
+
+class blocks_belong_together(Checker):
+    """The ranks of a segment are of one domain; those of a unit's block are of one unit, which has no other block."""
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        settings = self._settings
+        if block_of(settings) == 1:
+            return
+        ranked = sorted((seat.rank, name) for name, seat in seats.items() if seat.rank is not None)
+        infos = [self._world.node_of(name).info for _, name in ranked]
+        if len(infos) % block_of(settings):
+            self.fail(f"cycle {event.cycle_id} has {len(infos)} ranks, which are no whole blocks")
+        if settings.segment > 1:
+            self._divide([info.domain_id for info in infos], settings.segment, "domain", event.cycle_id)
+        if settings.unit_size > 1:
+            units = self._divide([info.unit_id for info in infos], settings.unit_size, "unit", event.cycle_id)
+            if len(set(units)) < len(units):
+                self.fail(f"a unit has several blocks of cycle {event.cycle_id}: {' '.join(units)}")
+
+    def _divide(self, homes: list[str | None], size: int, what: str, cycle_id: int) -> list[str]:
+        """The one home of every block."""
+        owners: list[str] = []
+        for start in range(0, len(homes), size):
+            block = homes[start : start + size]
+            if block[0] is None or len(set(block)) > 1:
+                self.fail(f"ranks {start} to {start + size - 1} of cycle {cycle_id} are not of one {what}: {block}")
+            owners.append(block[0])
+        return owners
+
+
+class worlds_are_of_allowed_size(Checker):
+    """A fixed world has MIN nodes, an elastic one from MIN to MAX in whole blocks: as many as those who arrived allow,
+    and no fewer than before without a last call, unless nodes finished or were asked to go."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._opened_at = 0.0
+
+    def opened(self, event: Opened) -> None:
+        self._opened_at = self._now
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        settings, size = self._settings, event.world_size
+        if settings.policy is Policy.FIXED:
+            if size != settings.min_nodes:
+                self.fail(f"cycle {event.cycle_id} has {size} ranks, the run has {settings.min_nodes}")
+            return
+        if not settings.min_nodes <= size <= settings.max_nodes or size % block_of(settings):
+            allowed = f"{settings.min_nodes} to {settings.max_nodes}, in blocks of {block_of(settings)}"
+            self.fail(f"cycle {event.cycle_id} has {size} ranks, allowed are {allowed}")
+        largest = largest_world([self._world.node_of(name).info for name in seats], settings)
+        if size != largest:
+            self.fail(f"cycle {event.cycle_id} has {size} ranks, and those who arrived allow {largest}")
+        waited_s, hoped = self._now - self._opened_at, self._hoped_for()
+        if size < hoped and waited_s < settings.last_call_s * (1 - 2e-4) - 1e-3:
+            self.fail(
+                f"cycle {event.cycle_id} has {size} ranks after {waited_s:.3f} s, without a last call for {hoped}"
+            )
+
+    def _hoped_for(self) -> int:
+        """As large a world as the last one, without those who do not train again; the largest at first."""
+        settings, census = self._settings, self._census
+        gone = census.finished | census.draining
+        count = len(census.last_world.keys() - gone) if census.last_world else settings.max_nodes
+        block = block_of(settings)
+        return count // block * block if count >= settings.min_nodes else 0
+
+
+class worlds_grow_for_a_reason(Checker):
+    """A cycle is opened for a larger world only if there are the nodes for one, none of this world has finished, and
+    the settings say so: at once, or when a checkpoint was written after more nodes had come."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._saved: list[str] = []
+        self._is_saved = False
+
+    def record(self, record: AnyRecord, process: Process) -> None:
+        if isinstance(record, Checkpoint):
+            self._saved.append(record.incarnation)
+
+    def logs_read(self) -> None:
+        """Of a checkpoint one hears by reading; one from a time when no larger world was possible is an old one."""
+        if self._settings.grow is Grow.CHECKPOINT and self._settings.policy is Policy.ELASTIC:
+            self._is_saved = bool(self._saved) or (self._is_saved and self._could_grow())
+            self._saved.clear()
+
+    def _could_grow(self) -> bool:
+        return largest_world(self._census.able().values(), self._settings) > len(self._census.world)
+
+    def opened(self, event: Opened) -> None:
+        is_saved, self._is_saved = self._is_saved, False
+        if not isinstance(event.why, WorldGrows):
+            return
+        settings, census = self._settings, self._census
+        what = f"cycle {event.cycle_id} was opened for a world of more than {len(census.world)}"
+        if settings.policy is Policy.FIXED or settings.grow is Grow.NEXT:
+            self.fail(f"{what}: policy={settings.policy} and grow={settings.grow} forbid it")
+        if census.finished & census.world.keys():
+            self.fail(f"{what}: nodes of this one have finished")
+        if not self._could_grow():
+            self.fail(f"{what}: {' '.join(map(self._name, census.able()))} are there")
+        if settings.grow is Grow.CHECKPOINT and not is_saved:
+            self.fail(f"{what}: no checkpoint was written for it")
+
+
+class survivors_keep_their_ranks(Checker):
+    """A node of the last world that has come back has the rank it had, if the world still has that rank. Where nodes
+    come in blocks, the block may have to move."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._is_sticky = self._settings.ranks is Ranks.STICKY and block_of(self._settings) == 1
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        for name, rank in self._census.last_world.items() if self._is_sticky else ():
+            if rank < event.world_size and name in seats and seats[name].rank != rank:
+                now = seats[name].rank
+                self.fail(f"{self._name(name)} had rank {rank}, and has {now} in cycle {event.cycle_id}")
 
 
 # --- leases -----------------------------------------------------------------------------------------
@@ -583,14 +714,27 @@ class nothing_throws(Checker):
         self.fail(f"{process.name}: its {thread} died: {type(error).__name__}: {error}")
 
 
+MOST_VAIN_GROWTHS = 3
+"""A healed run may count on a few nodes that died before it healed."""
+
+
 class converges(Checker):
     """Once faults stop, the run is closed and everybody has gone within a bound; and if nothing that happened
-    before stands in the way, it succeeds."""
+    before stands in the way, it succeeds. A world that can grow does, and cycles are not opened for it in vain."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._verdict: Verdict | None = None
         self._obstacle = ""
+        self._cycle_id = 0
+        self._is_sealed = False
+        self._grows_from: int | None = None
+        """How large the world was that the cycle was opened to enlarge."""
+        self._vain_growths = 0
+        self._could_grow_since: float | None = None
+        # More nodes are noticed at the next look; a checkpoint has to be asked for, and written.
+        self._patience_s = {Grow.NOW: 1.5, Grow.CHECKPOINT: 3.0, Grow.NEXT: float("inf")}[self._settings.grow]
+        self._is_elastic = self._settings.policy is Policy.ELASTIC
 
     def record(self, record: AnyRecord, process: Process) -> None:
         if not self._world.is_healed:
@@ -607,6 +751,37 @@ class converges(Checker):
             self._obstacle = "it was closed before"
         elif event.verdict.reason.startswith("join_timeout") and self._now < self._world.heals_at + 5.0:
             self._obstacle = "the nodes that were missing came too late"
+
+    def opened(self, event: Opened) -> None:
+        self._cycle_id, self._is_sealed = event.cycle_id, False
+        grows = self._world.is_healed and isinstance(event.why, WorldGrows)
+        self._grows_from = len(self._census.world) if grows else None
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        self._is_sealed = True
+        if self._grows_from is not None and event.world_size <= self._grows_from:
+            self._vain_growths += 1
+            if self._vain_growths > MOST_VAIN_GROWTHS:
+                self.fail(f"cycle {event.cycle_id} is no larger than the last: growth in vain, again and again")
+
+    def logs_read(self) -> None:
+        if not (self._is_elastic and self._is_sealed and self._world.is_healed):
+            self._could_grow_since = None
+            return
+        census = self._census
+        size, largest = len(census.world), largest_world(census.waiting(self._cycle_id).values(), self._settings)
+        if largest <= size or census.has_begun_to_finish or self._verdict is not None or not self._is_trained_in():
+            self._could_grow_since = None
+        elif self._could_grow_since is None:
+            self._could_grow_since = self._now
+        elif self._now > self._could_grow_since + self._patience_s:
+            since_s = self._now - self._could_grow_since
+            self.fail(f"cycle {self._cycle_id} of {size} could be of {largest} for {since_s:.3f} s, and stays")
+
+    def _is_trained_in(self) -> bool:
+        """Whether there are workers to write a checkpoint: the dead count until their lease is over."""
+        nodes = [self._world.node_of(name) for name in self._census.world]
+        return any(node.is_training and not node.is_dead for node in nodes)
 
     def second_passes(self) -> None:
         if self._world.is_healed and self._now > self._world.converges_by():
@@ -633,6 +808,10 @@ ALL: tuple[type[Checker], ...] = (
     one_verdict,
     success_is_earned,
     drained_are_not_placed,
+    blocks_belong_together,
+    worlds_are_of_allowed_size,
+    worlds_grow_for_a_reason,
+    survivors_keep_their_ranks,
     no_live_node_is_dropped,
     nobody_waits_for_a_deleted_event,
     nobody_gives_up_on_a_live_store,

@@ -15,6 +15,7 @@ from ft_rendezvous import wire
 from ft_rendezvous.core.model import AnyEvent, Called, Closed, Opened, Sealed, Seat, Verdict
 from ft_rendezvous.participant import Place
 from ft_rendezvous.ports import Add, Append, Delete, Get, MultiGet, MultiSet, Op, Set
+from tests.sim.census import Census
 from tests.sim.checkers import ALL, Checker, event_number
 from tests.sim.faults import Ending
 from tests.sim.kernel import Connection, Process
@@ -34,7 +35,9 @@ class Eyes:
     def __init__(self, world: World, checkers: tuple[type[Checker], ...] = ALL) -> None:
         self.world = world
         self._kernel = world.kernel
-        self.checkers = [checker(world) for checker in checkers]
+        self.census = Census(world)
+        """Told before the checkers, which look things up in it."""
+        self.checkers = [self.census, *(checker(world) for checker in checkers)]
         self.digest = 0
         """A checksum of every operation performed, with its time: equal digests are equal runs."""
         self._look: dict[type, Callable[[Any, Any, Process], None]] = {
@@ -112,7 +115,8 @@ class Eyes:
             case Called():
                 asked = {name for copy in copies if isinstance(copy, Called) for name in copy.draining}
                 names = " ".join(sorted(self.world.name_of(name) for name in asked))
-                self.world.tell("host", f"asks to go (event {event.no}): {names}")
+                what = f"asks to go: {names}" if asked else f"calls: {event.reason}"
+                self.world.tell("host", f"{what} (event {event.no})")
                 self._tell("called", event, asked)
             case Closed():
                 self.world.tell("host", f"closes the run (event {event.no}): {event.verdict}")

@@ -12,6 +12,7 @@ from enum import StrEnum
 from random import Random
 from typing import TYPE_CHECKING
 
+from ft_rendezvous.core.capacity import Policy
 from ft_rendezvous.participant import Place
 from tests.sim.kernel import Process, Trap
 
@@ -64,7 +65,7 @@ class Workers:
     def plan(self, place: Place) -> Plan:
         rng, now = self._rng, self._world.kernel.now
         if self._world.is_healed:
-            return Plan(now + rng.uniform(0.3, 2.0), Ending.WELL, is_healthy=True)
+            return Plan(now + rng.uniform(*self._world.shape.healthy_s), Ending.WELL, is_healthy=True)
         if place.cycle_id not in self._fates:
             is_restless = self._world.shape.is_restless
             kind = "one fails" if is_restless else rng.choices(list(_FATES), list(_FATES.values()))[0]
@@ -93,6 +94,15 @@ class Workers:
     def revise(self, place: Place, plan: Plan) -> Plan:
         """The plan that holds now: healing overtakes what was drawn before."""
         return self.plan(place) if self._world.is_healed and not plan.is_healthy else plan
+
+    def saves_at(self) -> float:
+        """When the workers next write a checkpoint."""
+        every_s = self._world.shape.saves_every_s
+        if every_s is None:
+            return float("inf")
+        if self._world.is_healed:
+            every_s = min(every_s, 1.0)
+        return self._world.kernel.now + every_s * self._rng.uniform(0.5, 1.5)
 
     def stop_s(self) -> float:
         """How long stopping workers takes; sometimes longer than anybody waits for."""
@@ -132,6 +142,8 @@ class Faults:
             self.start_another: 3,
             self.stall_a_newcomer: 4,
         }
+        if world.settings.policy is Policy.ELASTIC:
+            self._kinds[self.start_a_visitor] = 4
 
     def schedule(self, until: float, focus: tuple[str, ...] = ()) -> None:
         """Draw how many faults there are, when, and of which few kinds: faults of one kind bring each other out
@@ -244,6 +256,16 @@ class Faults:
         """Joining takes several operations; the run does not wait for a node that is between two of them."""
         node, pause_s = self._world.start_node(self._world.new_info()), self._pause_s()
         node.trap = Trap(self._rng.randrange(7), self._rng.random() < 0.5, lambda: self._stop(node, pause_s))
+
+    def start_a_visitor(self) -> None:
+        """A node comes, and goes before long: a larger world was possible, and is not any more."""
+        node = self._world.start_node(self._world.new_info())
+        self._kernel.at(self._kernel.now + self._rng.uniform(0.1, self._lease_s), self._see_off, node)
+
+    def _see_off(self, node: SimNode) -> None:
+        if not node.is_dead and not self._world.is_healed:
+            self._world.tell(node.name, "gets SIGTERM")
+            node.terminate()
 
     # --- the host -----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -16,8 +17,9 @@ import pytest
 
 from tests.sim import checkers
 from tests.sim.checkers import Checker
+from tests.sim.shapes import restless
 from tests.sim.variants import VARIANTS
-from tests.sim.world import World, restless, run_seed, time_crowd
+from tests.sim.world import World, run_seed, time_crowd
 
 ROOT = Path(__file__).parents[2]
 SAFETY_SEEDS = range(1400)
@@ -61,6 +63,12 @@ def test_a_seed_is_one_run_whatever_python_hashes() -> None:
         story = tell(seed, "1")
         assert "digest" in story
         assert story == tell(seed, "4711")
+
+
+def test_every_guarantee_has_its_checker_and_every_checker_its_guarantee() -> None:
+    protocol = (ROOT / "ft_rendezvous" / "PROTOCOL.md").read_text()
+    table = protocol.split("| guarantee | checker |")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"`(\w+)` \|$", table, re.MULTILINE)) == sorted(c.__name__ for c in checkers.ALL)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -8,16 +8,18 @@ few hundred seeds means that a checker is blind or that the simulation never goe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
-from ft_rendezvous import board, participant, wire
+from ft_rendezvous import board, coordinator, participant, wire
 from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.core import sealing
+from ft_rendezvous.core.capacity import PlacementRules, Policy
 from ft_rendezvous.core.joining import Progress, TakeSeat, decide_step
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.liveness import LeaseTable, Pulse
@@ -27,13 +29,18 @@ from ft_rendezvous.core.model import (
     Arrival,
     Head,
     Opened,
+    Placement,
     Seat,
     Verdict,
     VerdictKind,
     View,
     node_name,
 )
+from ft_rendezvous.core.moving import Grow, Growth, MoveDecision, decide_move
+from ft_rendezvous.core.moving import World as SealedWorld
+from ft_rendezvous.core.placement import place
 from ft_rendezvous.core.roster import Fence, Member, Roster
+from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
 from ft_rendezvous.line import Line
 from ft_rendezvous.participant import CHANGED, Flow, Participant
 from ft_rendezvous.ports import Add, Check, Delete, Get, Move, MultiSet
@@ -45,6 +52,7 @@ from tests.sim.checkers import Checker
 from tests.sim.host import SimHost
 from tests.sim.kernel import Call, Routine, Sleep
 from tests.sim.link import SimLink
+from tests.sim.shapes import Rules
 from tests.sim.world import Result, World
 
 Patches = Callable[[], AbstractContextManager[Any]]
@@ -60,10 +68,13 @@ class Variant:
     host_class: type[SimHost] = SimHost
     focus: tuple[str, ...] = ()
     """The faults that bring it out; without them it takes more seeds."""
+    rules: Rules = field(default_factory=dict)
+    """The placement rules under which it is wrong."""
 
     def run(self, seed: int) -> Result:
         with self.broken():
-            return World(seed, host_class=self.host_class, focus=self.focus, checks=self.checks).run()
+            world = World(seed, host_class=self.host_class, focus=self.focus, checks=self.checks, rules=self.rules)
+            return world.run()
 
     @property
     def checks(self) -> tuple[type[Checker], ...]:
@@ -74,11 +85,11 @@ VARIANTS: dict[str, Variant] = {}
 
 
 def _variant(
-    *caught_by: str, host_class: type[SimHost] = SimHost, focus: tuple[str, ...] = ()
+    *caught_by: str, host_class: type[SimHost] = SimHost, focus: tuple[str, ...] = (), **rules: Any
 ) -> Callable[[Patches], Patches]:
     def register(patches: Patches) -> Patches:
         name = patches.__name__
-        VARIANTS[name] = Variant(name, frozenset(caught_by), patches, host_class, focus)
+        VARIANTS[name] = Variant(name, frozenset(caught_by), patches, host_class, focus, rules)
         return patches
 
     return register
@@ -343,6 +354,179 @@ def drains_whoever_remains() -> AbstractContextManager[Any]:
         return drain and replace(drain, is_covered=True)
 
     return patch.object(Coordinator, "_drain", _drain)
+
+
+# --- who is placed where ----------------------------------------------------------------------------
+
+
+def _placing(place_as: Callable[..., Placement]) -> AbstractContextManager[Any]:
+    return patch.object(coordinator, "place", place_as)
+
+
+@_variant("blocks_belong_together", segment=2)
+def holes_filled_from_any_domain() -> AbstractContextManager[Any]:
+    """A node that is lost is replaced by the next one, wherever that is."""
+
+    def place_as(
+        arrivals: Mapping[str, Arrival], previous: Sequence[Arrival], size: int, rules: PlacementRules
+    ) -> Placement:
+        return place(arrivals, previous, size, replace(rules, segment=1) if previous else rules)
+
+    return _placing(place_as)
+
+
+@_variant("blocks_belong_together", unit_size=2)
+def units_torn_apart() -> AbstractContextManager[Any]:
+    """A unit that has lost a node gets one of another."""
+
+    def place_as(
+        arrivals: Mapping[str, Arrival], previous: Sequence[Arrival], size: int, rules: PlacementRules
+    ) -> Placement:
+        return place(arrivals, previous, size, replace(rules, unit_size=1) if previous else rules)
+
+    return _placing(place_as)
+
+
+@_variant("survivors_keep_their_ranks")
+def ranks_follow_the_topology() -> AbstractContextManager[Any]:
+    """Every cycle is placed as if it were the first."""
+    return _placing(lambda arrivals, previous, size, rules: place(arrivals, (), size, rules))
+
+
+@_variant("survivors_keep_their_ranks", policy=Policy.ELASTIC, focus=("crash", "terminate"))
+def survivors_close_ranks() -> AbstractContextManager[Any]:
+    """Where nobody comes for a rank, those behind it move up."""
+
+    def place_as(
+        arrivals: Mapping[str, Arrival], previous: Sequence[Arrival], size: int, rules: PlacementRules
+    ) -> Placement:
+        survivors = [arrival for arrival in previous if arrival.incarnation in arrivals]
+        return place(arrivals, survivors, size, rules)
+
+    return _placing(place_as)
+
+
+# --- how many ---------------------------------------------------------------------------------------
+
+
+@_variant("worlds_are_of_allowed_size", policy=Policy.ELASTIC)
+def shrinks_below_min() -> AbstractContextManager[Any]:
+    """An elastic world is as large as there are nodes, and MIN is forgotten."""
+
+    def world_size(self: PlacementRules, capacity: int) -> int:
+        return min(self.max_nodes, capacity) // self.block * self.block
+
+    return patch.object(PlacementRules, "world_size", world_size)
+
+
+@_variant("worlds_are_of_allowed_size", policy=Policy.ELASTIC)
+def never_larger_than_the_last() -> AbstractContextManager[Any]:
+    """The next world is opened to be larger, and sealed as large as the one before."""
+
+    def decide(view: SealView, now: float, rules: SealRules) -> SealDecision:
+        decision = decide_seal(view, now, rules)
+        if isinstance(decision, Seal) and view.world:
+            return Seal(min(decision.world_size, len(view.world)))
+        return decision
+
+    return patch.object(coordinator, "decide_seal", decide)
+
+
+@_variant("worlds_are_of_allowed_size", policy=Policy.ELASTIC, focus=("crash", "terminate"))
+def shrinks_without_a_last_call() -> AbstractContextManager[Any]:
+    """Whoever is not there when there are enough is not waited for."""
+    return patch.object(sealing, "_hoped_for", lambda view, rules: 0)
+
+
+@_variant("converges", policy=Policy.ELASTIC)
+def growth_counts_the_finished() -> AbstractContextManager[Any]:
+    """Nodes that wait for the end of the run are taken for spares: cycles open for them, and they do not come."""
+
+    def _growth(self: Coordinator) -> Growth | None:
+        was, to = len(self.roster.world), self.rules.world_size(self.roster.undrained_fit(self.rules))
+        return Growth(was, to, self.is_growth_called) if to > was and not self.roster.finished_count else None
+
+    return patch.object(Coordinator, "_growth", _growth)
+
+
+@_variant("worlds_grow_for_a_reason", policy=Policy.ELASTIC, focus=("drain", "start_another"))
+def growth_counts_the_draining() -> AbstractContextManager[Any]:
+    """A node that was asked to go is taken for one that could come."""
+    original = Coordinator._growth
+
+    def _growth(self: Coordinator) -> Growth | None:
+        with patch.object(self.roster, "draining", set()):
+            return original(self)
+
+    return patch.object(Coordinator, "_growth", _growth)
+
+
+@_variant("worlds_grow_for_a_reason", policy=Policy.ELASTIC, focus=("start_another",))
+def grows_though_nodes_finished() -> AbstractContextManager[Any]:
+    """A world that is about to end is opened again for the sake of a newcomer."""
+    original = Coordinator._growth
+
+    def _growth(self: Coordinator) -> Growth | None:
+        with patch.object(self.roster, "finished_count", 0):
+            return original(self)
+
+    return patch.object(Coordinator, "_growth", _growth)
+
+
+@_variant("worlds_grow_for_a_reason", policy=Policy.ELASTIC, grow=Grow.CHECKPOINT)
+def grows_at_once() -> AbstractContextManager[Any]:
+    """Nobody waits for the checkpoint."""
+
+    def decide(world: SealedWorld, now: float, grow: Grow) -> MoveDecision:
+        return decide_move(world, now, Grow.NOW)
+
+    return patch.object(coordinator, "decide_move", decide)
+
+
+@_variant(
+    "worlds_grow_for_a_reason",
+    policy=Policy.ELASTIC,
+    grow=Grow.CHECKPOINT,
+    focus=("start_a_visitor",),
+)
+def growth_called_once_a_cycle() -> AbstractContextManager[Any]:
+    """The spare that the checkpoint was asked for is gone; the next one finds it written, long ago."""
+    return patch.object(Coordinator, "_growth", _remembering_the_call(Coordinator._growth))
+
+
+def _remembering_the_call(growth_of: Callable[[Coordinator], Growth | None]) -> Callable[[Coordinator], Growth | None]:
+    def _growth(self: Coordinator) -> Growth | None:
+        is_called = self.is_growth_called
+        growth = growth_of(self)
+        self.is_growth_called = is_called
+        return growth
+
+    return _growth
+
+
+@_variant("converges", policy=Policy.ELASTIC, grow=Grow.CHECKPOINT, focus=("start_a_visitor",))
+def growth_called_once_a_run() -> AbstractContextManager[Any]:
+    """Workers that were asked once are not asked again, and wait to be."""
+    original = Coordinator._open
+
+    def _open(self: Coordinator, why: AnyWhy) -> Move[None]:
+        is_called = self.is_growth_called
+        yield from original(self, why)
+        self.is_growth_called = is_called
+
+    is_kept = patch.object(Coordinator, "_growth", _remembering_the_call(Coordinator._growth))
+    return _all(is_kept, patch.object(Coordinator, "_open", _open))
+
+
+@_variant("converges", policy=Policy.ELASTIC)
+def growth_counts_the_arrived() -> AbstractContextManager[Any]:
+    """Whoever comes after the seal has not arrived, so the world never grows."""
+
+    def _growth(self: Coordinator) -> Growth | None:
+        was, to = len(self.roster.world), self.rules.world_size(self.roster.arrived_fit(self.rules))
+        return Growth(was, to, self.is_growth_called) if to > was and not self.roster.finished_count else None
+
+    return patch.object(Coordinator, "_growth", _growth)
 
 
 # --- nodes ------------------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """A whole run in virtual time, derived from one seed: topology, settings, schedule, faults, healing.
 
-Owns the processes and the order of events. Judges nothing: `eyes` see, `checkers` judge.
+Owns the processes and the order of events. Judges nothing: `eyes` see, `checkers` judge. What is drawn beforehand is
+in `shapes`.
 """
 
 from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -15,94 +17,18 @@ import msgspec
 from ft_rendezvous.coordinator import Coordinator
 from ft_rendezvous.core.model import NodeInfo
 from ft_rendezvous.journal import CycleWaits, Entry, RecordRefused
-from ft_rendezvous.settings import RunSettings
 from tests.sim import checkers
 from tests.sim.agent import SimNode
 from tests.sim.checkers import Violation
 from tests.sim.eyes import Eyes
 from tests.sim.faults import Faults, Workers
+from tests.sim.grounds import Grounds, block_of, count_placeable
 from tests.sim.host import SimHost
 from tests.sim.kernel import Kernel, Process, Server
+from tests.sim.shapes import Rules, Shape, crowd, draw_rules, draw_shape, with_rules
 
 MOST_STEPS = 400_000
 """A run that takes more steps spins."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What one seed draws before anything happens."""
-
-    settings: RunSettings
-    node_count: int
-    has_infra_ranks: bool
-    has_domains: bool
-    tells_workers: bool
-    heals_at: float
-    arrive_within_s: float
-    has_faults: bool = True
-    is_restless: bool = False
-    """Workers of every cycle fail soon, until the world heals."""
-
-
-def crowd(count: int) -> Shape:
-    """Many nodes that come within half a second, in a world where nothing goes wrong."""
-    return Shape(
-        settings=RunSettings(run_id="sim", min_nodes=count, max_nodes=count),
-        node_count=count,
-        has_infra_ranks=True,
-        has_domains=True,
-        tells_workers=True,
-        heals_at=3600.0,
-        arrive_within_s=0.5,
-        has_faults=False,
-    )
-
-
-def restless(heals_at: float) -> Shape:
-    """Three nodes and a spare, cycle after cycle."""
-    return Shape(
-        settings=RunSettings(
-            run_id="sim", min_nodes=3, max_nodes=4, last_call_s=0.5, max_node_failures=0, crash_loop=0
-        ),
-        node_count=4,
-        has_infra_ranks=True,
-        has_domains=False,
-        tells_workers=True,
-        heals_at=heals_at,
-        arrive_within_s=0.1,
-        has_faults=False,
-        is_restless=True,
-    )
-
-
-def draw_shape(rng: Random, min_nodes: int | None = None, has_faults: bool = True) -> Shape:
-    """A small run: what goes wrong among thousands goes wrong among five."""
-    min_nodes = min_nodes or rng.choice((1, 2, 2, 3, 3, 4, 5))
-    spares = rng.choice((0, 0, 1, 1, 2, 3))
-    lease_s = rng.choice((3.25, 4.0, 5.0))
-    settings = RunSettings(
-        run_id="sim",
-        min_nodes=min_nodes,
-        max_nodes=min_nodes + spares + rng.choice((0, 4)),
-        lease_s=lease_s,
-        beat_s=1.0,
-        join_s=rng.uniform(3 * lease_s, 8 * lease_s),
-        last_call_s=rng.choice((0.5, 2.0, lease_s, 2 * lease_s)),
-        settle_s=rng.choice((0.0, 0.0, 0.3)),
-        max_node_failures=0,
-        crash_loop=0,
-        drain_grace_s=rng.choice((0.0, 2.0, 5.0)),
-    )
-    return Shape(
-        settings=settings,
-        node_count=min_nodes + spares,
-        has_infra_ranks=rng.random() < 0.6,
-        has_domains=rng.random() < 0.5,
-        tells_workers=rng.random() < 0.5,
-        heals_at=rng.uniform(2.0, 25.0) if has_faults else rng.uniform(0.0, 3.0),
-        arrive_within_s=rng.choice((0.01, 0.5, 3.0)),
-        has_faults=has_faults,
-    )
 
 
 @dataclass(slots=True)
@@ -125,15 +51,18 @@ class World:
         self,
         seed: int,
         shape: Shape | None = None,
+        *,
         checks: tuple[type[checkers.Checker], ...] = checkers.ALL,
         host_class: type[SimHost] = SimHost,
         focus: tuple[str, ...] = (),
+        rules: Rules | None = None,
     ) -> None:
         rng = Random(seed)
         self.seed = seed
         self.kernel = Kernel(rng)
-        self.shape = shape or draw_shape(rng)
+        self.shape = shape or _draw(seed, rng, rules)
         self.settings = self.shape.settings
+        self.grounds = Grounds(self.settings, self.shape.has_domains, rng)
         self.focus = focus
         self.heals_at = self.shape.heals_at
         self.is_healed = False
@@ -170,21 +99,26 @@ class World:
         node = SimNode(self, f"n{len(self.nodes)}", info)
         self.nodes.append(node)
         rank = "" if info.infra_rank is None else f" with infra rank {info.infra_rank}"
-        self.tell(node.name, f"starts at {info.addr}{rank}")
+        homes = [home for home in (info.domain_id, info.unit_id) if home is not None]
+        where = f", in {' and '.join(homes)}" if homes else ""
+        self.tell(node.name, f"starts at {info.addr}{rank}{where}")
         return node
 
     def new_addr(self) -> str:
         self._addresses += 1
         return f"10.0.{self._addresses // 256}.{self._addresses % 256}"
 
-    def new_info(self) -> NodeInfo:
-        """A node at an address, and with an infra rank, that no other has had."""
+    def new_info(self, others: Sequence[NodeInfo] | None = None, must_fit: bool = False) -> NodeInfo:
+        """A node at an address, and with an infra rank, that no other has had; at home where the others leave room."""
         addr = self.new_addr()
+        others = [node.info for node in self.able_nodes()] if others is None else others
+        domain_id, unit_id = self.grounds.choose_home(self._addresses, others, must_fit)
         return NodeInfo(
             addr=addr,
             pid=0,
             infra_rank=self._addresses if self.shape.has_infra_ranks else None,
-            domain_id=f"d{self._addresses % 2}" if self.shape.has_domains else None,
+            domain_id=domain_id,
+            unit_id=unit_id,
             role="trainer" if self.shape.tells_workers else None,
             local_world_size=8 if self.shape.tells_workers else None,
             digest=self._digest,
@@ -247,8 +181,11 @@ class World:
     def set_up(self) -> None:
         """Schedule everything that the seed decides beforehand."""
         kernel, shape = self.kernel, self.shape
+        infos: list[NodeInfo] = []
         for _ in range(shape.node_count):
-            kernel.at(kernel.rng.uniform(0.0, shape.arrive_within_s), self.start_node, self.new_info())
+            comes_at = kernel.rng.uniform(0.0, shape.arrive_within_s)
+            infos.append(self.new_info(infos, must_fit=len(infos) < self.settings.min_nodes))
+            kernel.at(comes_at, self.start_node, infos[-1])
         if shape.has_faults:
             self.faults.schedule(self.heals_at, self.focus)
         kernel.at(self.heals_at, self._heal)
@@ -259,12 +196,26 @@ class World:
         self.is_healed = True
         self.faults.heal()
         self._replace_the_dead()
+        if self.shape.has_latecomers:
+            self.kernel.at(self.kernel.now + self.kernel.rng.uniform(0.5, 6.0), self._bring_latecomers)
+
+    def able_nodes(self) -> list[SimNode]:
+        """Everybody who may train, or train again."""
+        return [node for node in self.nodes if not (node.is_dead or node.is_leaving or node.has_ended_well)]
 
     def _replace_the_dead(self) -> None:
-        """Start new nodes where too few are left for a world."""
-        able = sum(not (node.is_dead or node.is_leaving or node.has_ended_well) for node in self.nodes)
-        for _ in range(self.settings.min_nodes - able):
-            self.start_node(self.new_info())
+        """Start new nodes where too few are left for a world, in domains and units that lack them."""
+        infos = [node.info for node in self.able_nodes()]
+        while count_placeable(infos, self.settings) < self.settings.min_nodes:
+            infos.append(self.new_info(infos, must_fit=True))
+            self.start_node(infos[-1])
+
+    def _bring_latecomers(self) -> None:
+        """Another block, if a world may be so large."""
+        infos = [node.info for node in self.able_nodes()]
+        for _ in range(block_of(self.settings) if len(infos) < self.settings.max_nodes else 0):
+            infos.append(self.new_info(infos, must_fit=True))
+            self.start_node(infos[-1])
 
     def _every_second(self) -> None:
         self.eyes.second_passes()
@@ -279,9 +230,10 @@ class World:
         return self.server_died_at is not None and self.is_healed and all(node.is_dead for node in self.nodes)
 
     def converges_by(self) -> float:
-        """When a healed run must be over: deaths noticed, survivors called, missing nodes given up on."""
+        """When a healed run must be over: deaths noticed, survivors called, the missing given up on, latecomers in."""
         settings = self.settings
-        return self.heals_at + 4 * settings.lease_s + 3 * settings.last_call_s + settings.join_s + 15.0
+        growing_s = 2 * (self.shape.healthy_s[1] + 2 * settings.last_call_s) if self.shape.has_latecomers else 0.0
+        return self.heals_at + 4 * settings.lease_s + 3 * settings.last_call_s + settings.join_s + 15.0 + growing_s
 
     # --- telling ------------------------------------------------------------------------------------
 
@@ -296,9 +248,22 @@ class World:
             self.tell("host", f"refuses a record in cycle {entry.cycle_id}: {entry.record.reason}")
 
 
-def run_seed(seed: int, nodes: int | None = None, checks: tuple[type[checkers.Checker], ...] = checkers.ALL) -> Result:
-    """One run with faults."""
-    return World(seed, draw_shape(Random(seed), nodes) if nodes else None, checks).run()
+def _draw(seed: int, rng: Random, rules: Rules | None, nodes: int | None = None) -> Shape:
+    own_rng = Random(f"rules of {seed}")
+    shape = draw_shape(rng, nodes)
+    return with_rules(shape, draw_rules(own_rng) if rules is None else rules, own_rng)
+
+
+def run_seed(
+    seed: int,
+    nodes: int | None = None,
+    checks: tuple[type[checkers.Checker], ...] = checkers.ALL,
+    rules: Rules | None = None,
+    focus: tuple[str, ...] = (),
+) -> Result:
+    """One run with faults; of these kinds, and under these rules, if they are given."""
+    shape = _draw(seed, Random(seed), rules, nodes) if nodes else None
+    return World(seed, shape, checks=checks, rules=rules, focus=focus).run()
 
 
 def time_crowd(count: int) -> float:
