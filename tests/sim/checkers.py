@@ -336,11 +336,16 @@ class worlds_are_of_allowed_size(Checker):
 
 
 class worlds_grow_for_a_reason(Checker):
-    """A cycle is opened for a larger world only if there are the nodes for one, none of this world has finished, and
-    the settings say so: at once, or when a checkpoint was written after more nodes had come."""
+    """A cycle is opened for a larger world only if the nodes for one wait in this cycle, none of this world has
+    finished, and the settings say so: at once, or when a checkpoint was written after more nodes had come.
+
+    A node that is still stopping its workers, or died while it waited in an earlier cycle, may never come: whoever
+    counts on it opens cycle after cycle.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self._cycle_id = 0
         self._saved: list[str] = []
         self._is_saved = False
 
@@ -355,12 +360,15 @@ class worlds_grow_for_a_reason(Checker):
             self._saved.clear()
 
     def _could_grow(self) -> bool:
-        return largest_world(self._census.able().values(), self._settings) > len(self._census.world)
+        waiting = self._census.waiting(self._cycle_id)
+        return largest_world(waiting.values(), self._settings) > len(self._census.world)
 
     def opened(self, event: Opened) -> None:
-        is_saved, self._is_saved = self._is_saved, False
-        if not isinstance(event.why, WorldGrows):
-            return
+        if isinstance(event.why, WorldGrows):
+            self._judge(event)
+        self._cycle_id, self._is_saved = event.cycle_id, False
+
+    def _judge(self, event: Opened) -> None:
         settings, census = self._settings, self._census
         what = f"cycle {event.cycle_id} was opened for a world of more than {len(census.world)}"
         if settings.policy is Policy.FIXED or settings.grow is Grow.NEXT:
@@ -368,8 +376,9 @@ class worlds_grow_for_a_reason(Checker):
         if census.finished & census.world.keys():
             self.fail(f"{what}: nodes of this one have finished")
         if not self._could_grow():
-            self.fail(f"{what}: {' '.join(map(self._name, census.able()))} are there")
-        if settings.grow is Grow.CHECKPOINT and not is_saved:
+            waiting = " ".join(map(self._name, census.waiting(self._cycle_id)))
+            self.fail(f"{what}: nobody trains or waits but {waiting}")
+        if settings.grow is Grow.CHECKPOINT and not self._is_saved:
             self.fail(f"{what}: no checkpoint was written for it")
 
 

@@ -449,6 +449,17 @@ def growth_counts_the_finished() -> AbstractContextManager[Any]:
     return patch.object(Coordinator, "_growth", _growth)
 
 
+@_variant("worlds_grow_for_a_reason", policy=Policy.ELASTIC)
+def growth_counts_the_absent() -> AbstractContextManager[Any]:
+    """A node that is alive and still stops its workers, or has died unnoticed, is taken for one that has come."""
+
+    def _growth(self: Coordinator) -> Growth | None:
+        was, to = len(self.roster.world), self.rules.world_size(self.roster.joinable_fit(self.rules))
+        return Growth(was, to, self.is_growth_called) if to > was and not self.roster.finished_count else None
+
+    return patch.object(Coordinator, "_growth", _growth)
+
+
 @_variant("worlds_grow_for_a_reason", policy=Policy.ELASTIC, focus=("drain", "start_another"))
 def growth_counts_the_draining() -> AbstractContextManager[Any]:
     """A node that was asked to go is taken for one that could come."""
