@@ -125,6 +125,8 @@ class Coordinator:
         records = yield from self.registry.read()
         if self.opened_at is None and self.roster.members:
             self.opened_at = self.clock()
+        if records:
+            self.retry_s = RETRY_S  # Something moves: look again soon if it is not all there yet.
         yield from self._grant_requests(records)
         yield from self.registry.judge_leases(self.view.no)
         wake_at = self.registry.next_look_at

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ft_rendezvous import board, journal
 from ft_rendezvous.core.blame import Ledger
+from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.liveness import LeaseTable
 from ft_rendezvous.core.model import (
@@ -38,6 +39,7 @@ class Registry:
     clock: Clock
     journal: journal.Journal
     roster: Roster = field(init=False, default_factory=Roster)
+    rules: PlacementRules = field(init=False)
     leases: LeaseTable = field(init=False)
     ledger: Ledger = field(init=False)
     cycle_id: int = field(init=False, default=0)
@@ -55,6 +57,7 @@ class Registry:
     look_gap_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
+        self.rules = self.settings.placement_rules
         self.leases = LeaseTable(self.settings.lease_s, self.settings.beat_s)
         self.ledger = Ledger(self.settings.blame_rules)
         self.look_gap_s = self.settings.beat_s / 4
@@ -129,7 +132,7 @@ class Registry:
 
     def _lacking(self, node: NodeInfo) -> str:
         """What a node must say about where it is, and does not."""
-        rules = self.settings.placement_rules
+        rules = self.rules
         if rules.needs_domain and node.domain_id is None:
             return "domain"
         return "unit" if rules.needs_unit and node.unit_id is None else ""

@@ -166,6 +166,8 @@ class Ledger:
 
     def quarantined_for(self, key: str, now: float) -> float:
         """Seconds until a node may come back; 0 if it may now."""
+        if not self.until:
+            return 0.0
         left_s = self.until.get(key, now) - now
         if left_s <= 0:
             self.until.pop(key, None)

@@ -188,6 +188,8 @@ def cover_of(active: Collection[NodeInfo], nodes: Iterable[NodeInfo], rules: Pla
 
 def _lost_blocks(counts: Counts, domain: str | None, lost: int, rules: PlacementRules) -> int:
     """How many blocks of a pool go with so many nodes of a domain."""
+    if not rules.needs_unit:
+        return _fit(domain, counts[domain], rules) - _fit(domain, counts[domain] - lost, rules)
     return _blocks_in(counts, rules) - _blocks_in({**counts, domain: counts[domain] - lost}, rules)
 
 

@@ -65,7 +65,10 @@ def test_a_world_that_is_none_is_refused() -> None:
 
 def test_a_run_that_is_closed_instead_is_told() -> None:
     """One node fewer than the run needs comes, and nobody gets a seat."""
-    with live_run(min_nodes=3, max_nodes=3, join_s=0.5) as run, pytest.raises(RuntimeError, match="the run was closed"):
+    with (
+        live_run(min_nodes=3, max_nodes=3, join_s=0.5) as run,
+        pytest.raises(RuntimeError, match="the run is over for this node"),
+    ):
         generate(run, 2)
 
 

@@ -202,3 +202,25 @@ def test_a_world_that_has_begun_to_finish_does_not_grow(cluster: Cluster) -> Non
     assert_quiet(*job.nodes)
     assert not n0.lines("opened cycle=2")
     assert [ranks_of(node, 1) for node in (n0, n1, *newcomers)] == [[0], [1], [], []]
+
+
+def test_a_survivor_that_comes_late_is_nobody_to_grow_for(cluster: Cluster) -> None:
+    done, may_go = cluster.path("done"), cluster.path("may-go")
+    worker = ["--until", done, *ALONE, "--stay-rank", 2, "--stay-until", may_go]
+    job = cluster.job("2:3", conf=ELASTIC, worker=worker)
+    n0, n1, n2 = job.start_all(3)
+    for node in (n0, n1, n2):
+        node.wait_report("step", cycle=1, world=3)
+    (failing,) = n1.workers()
+    send(failing, signal.SIGKILL)
+    n2.wait_report("stay", cycle=1, rank=2)
+    for node in (n0, n1):
+        node.wait_report("step", cycle=2, world=2)
+        wait_further(node, steps=20)
+    assert not n0.lines("opened cycle=3")
+    may_go.touch()
+    n2.wait_report("step", cycle=3, rank=2, world=3)
+    done.touch()
+    job.assert_succeeds()
+    assert n0.lines("opened cycle=3 because the world can grow from 2 to 3 nodes")
+    assert not n0.lines("opened cycle=4")

@@ -444,7 +444,7 @@ def growth_counts_the_finished() -> AbstractContextManager[Any]:
 
     def _growth(self: Coordinator) -> Growth | None:
         was, to = len(self.roster.world), self.rules.world_size(self.roster.undrained_fit(self.rules))
-        return Growth(was, to, self.is_growth_called) if to > was and not self.roster.finished_count else None
+        return Growth(was, to, 0.0, self.is_growth_called) if to > was and not self.roster.finished_count else None
 
     return patch.object(Coordinator, "_growth", _growth)
 
@@ -455,7 +455,7 @@ def growth_counts_the_absent() -> AbstractContextManager[Any]:
 
     def _growth(self: Coordinator) -> Growth | None:
         was, to = len(self.roster.world), self.rules.world_size(self.roster.joinable_fit(self.rules))
-        return Growth(was, to, self.is_growth_called) if to > was and not self.roster.finished_count else None
+        return Growth(was, to, 0.0, self.is_growth_called) if to > was and not self.roster.finished_count else None
 
     return patch.object(Coordinator, "_growth", _growth)
 
@@ -535,7 +535,7 @@ def growth_counts_the_arrived() -> AbstractContextManager[Any]:
 
     def _growth(self: Coordinator) -> Growth | None:
         was, to = len(self.roster.world), self.rules.world_size(self.roster.arrived_fit(self.rules))
-        return Growth(was, to, self.is_growth_called) if to > was and not self.roster.finished_count else None
+        return Growth(was, to, 0.0, self.is_growth_called) if to > was and not self.roster.finished_count else None
 
     return patch.object(Coordinator, "_growth", _growth)
 
