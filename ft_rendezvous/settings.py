@@ -71,7 +71,9 @@ class RunSettings:
     drain_grace_s: float = setting(
         "drain_grace_s", 60.0, "How long a draining node trains on, unless a worker says at_checkpoint() before."
     )
-    segment: int = setting("segment", 1, "Nodes come in blocks of so many consecutive ranks within one domain.")
+    segment: int = setting(
+        "segment", 1, "Nodes come in blocks of so many, with consecutive node ranks, within one domain."
+    )
     unit_size: int = setting("unit_size", 1, "So many nodes of one `unit` train together, or not at all; 1: no units.")
     ranks: Ranks = setting(
         "ranks", Ranks.STICKY, "`sticky`: survivors keep their ranks; `topology`: every cycle is placed anew."

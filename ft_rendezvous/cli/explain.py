@@ -48,8 +48,9 @@ def explain_placement(question: Question) -> Iterator[str]:
     losses = [(loss, find_lost(loss, arrived)) for loss in question.losses]
     refused = [name for name, arrival in arrived.items() if lacks_place(arrival.node, rules)]
     if refused:
+        needed = " and ".join(["a domain"] * rules.needs_domain + ["a unit"] * rules.needs_unit)
         names = ", ".join(node_name(arrived.pop(name).node) for name in refused)
-        yield f"refused, because they do not say where they are (domain or unit): {names}"
+        yield f"refused, because every node needs {needed}: {names}"
     finished = sum(node.finished for node in snapshot.nodes)
     ends = f"the run fails, because {finished} finished and cannot train again" if finished else "the run waits"
     outlook = foresee(arrived, previous, rules)
@@ -125,7 +126,11 @@ def _tell(outlook: Outlook, node_count: int, rules: PlacementRules, ends: str) -
     yield ""
     yield from _table(outlook.lines)
     yield ""
-    yield f"spares cover {outlook.cover}"
+    yield f"spares cover {outlook.cover}{_may_shrink(trains, rules)}"
+
+
+def _may_shrink(trains: int, rules: PlacementRules) -> str:
+    return f", and the world may shrink to {rules.min_nodes}" if trains > rules.min_nodes else ""
 
 
 def _describe(rules: PlacementRules) -> str:

@@ -193,8 +193,10 @@ def explain(  # noqa: PLR0917
 ) -> None:
     """Who would train with which rank, and why; and what would happen if a node or a domain were lost.
 
-    Of a live run it tells what the next cycle would be, if it were sealed now. Nothing is changed. Options go before
-    what the run, or the file, says. docs/placement.md shows such a file.
+    Of a live run it tells what the next cycle would be, if it were sealed now. Nothing is changed. Options
+    override the settings of the run or the file. docs/placement.md shows such a file.
+
+    *spares cover any 2 nodes*: whichever two are lost together, the run goes on without waiting for a replacement.
 
     Exit code: 0 it is explained, also if the run would wait; 2 there is no such roster or run.
     """
