@@ -58,7 +58,8 @@ def write_slots(store: Store, arrivals: Sequence[Arrival]) -> None:
     """Let every node have arrived."""
     keys = [slot_key(index) for index in range(len(arrivals))]
     values = [encode_slot(arrival) for arrival in arrivals]
-    store.multi_set(keys, values)  # type: ignore[attr-defined]
+    for start in range(0, len(keys), 1_024):
+        store.multi_set(keys[start : start + 1_024], values[start : start + 1_024])  # type: ignore[attr-defined]
     store.set(COUNT_KEY, str(len(arrivals)))
 
 

@@ -110,7 +110,7 @@ def test_a_torn_unit_is_swapped_for_a_complete_one(cluster: Cluster) -> None:
     job.assert_succeeds(but=[a1])
     assert_quiet(*job.nodes)
     assert ranks_of(a0, 2) == []
-    assert b0.lines("placed cycle=2 kept=2 moved=0 new=2; spares cover no loss")
+    assert b0.lines("placed cycle=2 kept=2 moved=0 new=2 benched=1; spares cover no loss")
     assert_told_once(b0, cycles=2)
 
 
@@ -129,5 +129,6 @@ def test_spares_are_spread_over_the_domains(cluster: Cluster) -> None:
     assert_quiet(*job.nodes)
     assert domains_by_rank(cluster) == {1: "AABB"}
     assert a2.reports("begin") == b2.reports("begin") == []
-    assert b0.lines("placed cycle=1 kept=0 moved=0 new=4; spares cover any 2 nodes, alone 4 of 4 and 0 of 2 domains$")
+    cover = "any 2 nodes, 4 of 4 single nodes, 0 of 2 single domains"
+    assert b0.lines(f"placed cycle=1 kept=0 moved=0 new=4 benched=0; spares cover {cover}$")
     assert_told_once(b0, cycles=1)

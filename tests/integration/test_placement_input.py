@@ -41,7 +41,7 @@ def test_a_command_says_where_nodes_are(cluster: Cluster, where: str) -> None:
     # The first in topology order, but alone in its domain: it can fill no segment.
     single = job.start("single", is_host=True, infra_rank=0, env={"RACK": "rack1"})
     pair = [job.start("left", is_host=False, infra_rank=1, env={"RACK": "rack2"})]
-    lacks = f"too few: 1 in domain row2{between}rack1, 1 in domain row2{between}rack2"
+    lacks = f"left over: 1 in domain row2{between}rack1, 1 in domain row2{between}rack2"
     single.wait_for(f"waiting cycle=1: 0 of 1 segments of 2 can be filled; {lacks}")
     pair += [job.start("right", is_host=False, infra_rank=2, env={"RACK": "rack2"})]
     job.assert_succeeds()
