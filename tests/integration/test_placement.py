@@ -58,8 +58,8 @@ def test_a_segment_is_filled_from_its_own_domain_or_not_at_all(cluster: Cluster)
     a0.kill()
     wait_training([a2, a1, b0, b1], cycle=2)
     b0.wait_for(
-        r"placed cycle=2 kept=3 moved=0 new=1; .*: rank 0 infra rank 4 at .*, in place of infra rank 0 at .*, of the "
-        "same domain"
+        r"placed cycle=2 kept=3 moved=0 new=1 benched=0; .*: rank 0 infra rank 4 at .*, in place of infra rank 0 at .*, "
+        "of the same domain"
     )
     a1.kill()
     # There are four nodes, but no two of one domain for the other segment.
@@ -89,7 +89,7 @@ def test_a_segment_moves_as_a_whole(cluster: Cluster) -> None:
     assert_quiet(*job.nodes)
     assert domains_by_rank(cluster) == {1: "AABB", 2: "CCBB"}
     assert ranks_of(a1, 2) == []
-    assert b0.lines("placed cycle=2 kept=2 moved=0 new=2; .*of another domain")
+    assert b0.lines("placed cycle=2 kept=2 moved=0 new=2 benched=1; .*, of domain A, which is a spare now")
     assert_told_once(b0, cycles=2)
 
 

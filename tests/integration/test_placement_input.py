@@ -25,7 +25,7 @@ def test_a_node_without_a_domain(cluster: Cluster) -> None:
 
 def test_a_source_that_says_nothing(cluster: Cluster) -> None:
     node = cluster.job("1:1", conf={"domain_from": "command:exit 3"}).start("silent", env={"SLURMD_NODENAME": "gpu7"})
-    assert_stops_at_once(node, "domain_from=command:exit 3 says nothing of node gpu7: 'exit 3' exited with 3")
+    assert_stops_at_once(node, "domain_from=command:exit 3 says nothing of node gpu7: the command exited with 3")
 
 
 @pytest.mark.parametrize("where", ["command line", "file"])
