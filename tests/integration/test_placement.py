@@ -58,8 +58,8 @@ def test_a_segment_is_filled_from_its_own_domain_or_not_at_all(cluster: Cluster)
     a0.kill()
     wait_training([a2, a1, b0, b1], cycle=2)
     b0.wait_for(
-        r"placed cycle=2 kept=3 moved=0 new=1 benched=0; .*: rank 0 infra rank 4 at .*, in place of infra rank 0 at .*, "
-        "of the same domain"
+        r"placed cycle=2 kept=3 moved=0 new=1 benched=0; .*: rank 0 infra rank 4 at .*, in place of infra rank 0 "
+        "at .*, of the same domain"
     )
     a1.kill()
     # There are four nodes, but no two of one domain for the other segment.
