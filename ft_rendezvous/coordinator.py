@@ -125,8 +125,8 @@ class Coordinator:
         records = yield from self.registry.read()
         if self.opened_at is None and self.roster.members:
             self.opened_at = self.clock()
-        if records:
-            self.retry_s = RETRY_S  # Something moves: look again soon if it is not all there yet.
+        if records and self.registry.readers[-1].arrivals_counted >= self.settings.min_nodes:
+            self.retry_s = RETRY_S  # All that is lacking may be the record of somebody who does not ring.
         yield from self._grant_requests(records)
         yield from self.registry.judge_leases(self.view.no)
         wake_at = self.registry.next_look_at
@@ -273,7 +273,7 @@ class Coordinator:
         return min(wait.until, retry_at)
 
     def _seal_view(self, now: float) -> SealView:
-        fit = self.roster.arrived_fit(self.rules)
+        fit, is_fixed = self.roster.arrived_fit(self.rules), self.rules.policy is Policy.FIXED
         if not self.rules.world_size(fit):
             self.enough_since = None
         elif self.enough_since is None:
@@ -286,7 +286,7 @@ class Coordinator:
             alive=self.roster.members.keys(),
             fit=fit,
             joinable_fit=self.roster.joinable_fit(self.rules),
-            ready_fit=self.roster.ready_fit(self.rules, self.cycle_id - 1),
+            ready_fit=0 if is_fixed else self.roster.ready_fit(self.rules, self.cycle_id - 1),
             finished_count=self.roster.finished_count,
             has_all_finished=bool(self.roster.world) and not self.roster.unfinished,
             spent_count=self.roster.spent_count,

@@ -39,19 +39,23 @@ class Sweeper:
         those are kept. A log is read once more after its second successor opened, because a newcomer may have written
         there until then.
         """
-        acted = self.registry.leases.acknowledged_by_all(self.deleted_events)
-        done = min(acted, published_before - 1)
-        yield from board.delete_events(self.keys, self.deleted_events + 1, done, view.opened.channels)
-        self.deleted_events = max(self.deleted_events, done)
-        while self._is_forgotten(self.registry.readers[0].cycle_id, view, acted):
-            old = self.registry.readers.pop(0)
-            del self.opened_by[old.cycle_id]
-            yield from board.delete_cycle(self.keys, old.cycle_id, old.shards)
+        if published_before - 1 > self.deleted_events or self._is_old(self.registry.readers[0].cycle_id, view):
+            # Only then: it takes a look at every lease.
+            acted = self.registry.leases.acknowledged_by_all(self.deleted_events)
+            yield from self._forget(view, acted, min(acted, published_before - 1))
         while self.registry.fenced_in and self.registry.fenced_in[0][0] < self.registry.readers[0].cycle_id:
             yield from board.end_fence(self.keys, self.registry.fenced_in.pop(0)[1])
         while self.answered and self.answered[0][0] + ANSWER_S < now:
             yield from board.delete_answer(self.keys, self.answered.popleft()[1])
 
-    def _is_forgotten(self, cycle_id: int, view: View, acted: int) -> bool:
-        is_old = view.sealed is not None and cycle_id < view.cycle_id - 1
-        return is_old and self.opened_by[cycle_id + 1] <= acted
+    def _forget(self, view: View, acted: int, done: int) -> Move[None]:
+        yield from board.delete_events(self.keys, self.deleted_events + 1, done, view.opened.channels)
+        self.deleted_events = max(self.deleted_events, done)
+        readers = self.registry.readers
+        while self._is_old(readers[0].cycle_id, view) and self.opened_by[readers[0].cycle_id + 1] <= acted:
+            old = readers.pop(0)
+            del self.opened_by[old.cycle_id]
+            yield from board.delete_cycle(self.keys, old.cycle_id, old.shards)
+
+    def _is_old(self, cycle_id: int, view: View) -> bool:
+        return view.sealed is not None and cycle_id < view.cycle_id - 1

@@ -42,7 +42,8 @@ class SealView:
     joinable_fit: int
     """How many of the live nodes that have arrived or still can."""
     ready_fit: int
-    """How many of those that have arrived in this cycle or the one before: whoever did not may never do."""
+    """How many of those that have arrived in this cycle or the one before: whoever did not may never do. An elastic
+    world's concern; 0 for others."""
     finished_count: int
     has_all_finished: bool
     """Every active of the last world has ended well, though a cycle was opened meanwhile."""
