@@ -63,7 +63,8 @@ def _run(cases: Sequence[Case]) -> list[report.Row]:
     rows: list[report.Row] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=sum(case.turns for case in cases))
+        turns = sum(case.turns for case in cases)
+        task = progress.add_task("", total=turns)
         done = 0
         for case in cases:
 
@@ -73,6 +74,8 @@ def _run(cases: Sequence[Case]) -> list[report.Row]:
 
             rows.extend(report.rows_of(case, run_case(case, tell)))
             done += case.turns
+            if not progress.console.is_terminal:
+                progress.console.print(f"{done} of {turns} turns done: {case.benchmark}, {case.name}")
     return rows
 
 

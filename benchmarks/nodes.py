@@ -12,7 +12,6 @@ def make_arrivals(count: int) -> list[Arrival]:
     """Arrivals of nodes with eight GPUs each, eighteen nodes to a domain."""
     return [
         Arrival(
-            epoch=EPOCH,
             cycle_id=CYCLE_ID,
             incarnation=f"{index:016x}",
             seq=index + 1,

@@ -312,6 +312,8 @@ class FtRendezvousHandler(RendezvousHandler):
             "FT_NODE_RANK": str(place.rank),
             "FT_NODE_INFRA_RANK": "" if node.infra_rank is None else str(node.infra_rank),
             "FT_NODE_DOMAIN": node.domain_id or "",
+            # The agent looks at it when it numbers its workers, right after it got its place.
+            "TORCH_ELASTIC_WORKER_IDENTICAL": "1" if self._settings.run.has_identical_workers else "0",
         }
 
     def _leave(self, outcome: Outcome, reason: str) -> bool:

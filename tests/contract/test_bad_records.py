@@ -24,7 +24,6 @@ SHORT_S = 0.3
 def arrival_of(run: LiveRun, incarnation: str = "f" * 16, **changes: object) -> Arrival:
     """What a node that keeps to the protocol would append."""
     said: dict[str, object] = {
-        "epoch": run.keys.epoch,
         "cycle_id": 1,
         "incarnation": incarnation,
         "seq": 1,
@@ -43,7 +42,6 @@ JUNK = {
     "no newline": lambda run: (framed(arrival_of(run)).strip() + b"x", "does not decode"),
     "other version": lambda run: (framed(arrival_of(run, v=2)), "format 2, this run speaks 1"),
     "oversized": lambda _: (b"\n" + b"x" * 10_000 + b"\n", "10000 bytes"),
-    "other run": lambda run: (framed(arrival_of(run, epoch="0" * 16)), "written for another run"),
     "other cycle": lambda run: (framed(arrival_of(run, cycle_id=7)), "written for cycle 7"),
     "number never given": lambda run: (framed(arrival_of(run, seq=999)), "was never given"),
     "nested too deep": lambda _: (b'\n["arrive",1,' + b"[" * 4000 + b"\n", "does not decode"),
