@@ -55,7 +55,7 @@ def launch_run(asked: Asked) -> int:
     if asked.local is not None:
         run_id = f"local-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         return _carry_out(asked, plan_local(options, asked.local, run_id, _free_port()), None)
-    allocation = find_allocation(env, _ask_scontrol, socket.gethostname(), options.is_each_task)
+    allocation = find_allocation(env, _ask_scontrol, _resolves, options.is_each_task, here=socket.gethostname())
     awaited = awaited_endpoint(options, allocation)
     published = None
     if awaited is not None:
@@ -141,6 +141,13 @@ def _ask_scontrol(arguments: str) -> str:
     if done.returncode != 0:
         raise ConfigError(f"scontrol {arguments} failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
+
+
+def _resolves(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except OSError:
+        return False
 
 
 def _free_port() -> int:

@@ -162,7 +162,8 @@ def launch(  # noqa: PLR0917
     line). A requeued job is a new run and resumes from its checkpoint. Job array: one run, every task a unit of nodes
     that train together or not at all; the first task hosts the store. SIGUSR1 (--signal=USR1@120) drains.
 
-    SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 are passed on. TORCHRUN names another torchrun than the one in PATH.
+    SIGTERM, SIGINT and SIGHUP end all nodes gently, SIGUSR1 and SIGUSR2 are passed on. TORCHRUN names another torchrun
+    than the one in PATH.
 
     Exit code: 0 the run succeeded, 1 it failed, 3 it was cancelled, 2 wrong options, 128+N after signal N.
 

@@ -152,6 +152,10 @@ class Plan:
     store: Process | None = None
     publishes: Path | None = None
     """Where the other tasks of a job array look for the endpoint."""
+    end_command: tuple[str, ...] = ()
+    """What tells the nodes to end, if a signal to the processes above would not do so gently."""
+    told_by_others: frozenset[int] = frozenset()
+    """Signals that whoever sends them to the launcher sends to the nodes too."""
     logs: str = ""
     """Which files hold the nodes' output, for people."""
 

@@ -15,13 +15,13 @@ from types import FrameType
 import msgspec
 
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.ending import Ended
+from ft_rendezvous.launch.ending import ENDING, Ended
 from ft_rendezvous.launch.options import Plan, Process
 from ft_rendezvous.settings import parse_endpoint
 from ft_rendezvous.store_socket import Found, probe
 from ft_rendezvous.verdict_file import VerdictReport
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+CAUGHT = (signal.SIGUSR1, signal.SIGUSR2, *ENDING)
 STORE_PATIENCE_S = 30.0
 """How long a store of its own may stay after the last node; it goes by itself once all have said goodbye."""
 GLANCE_S = 0.5
@@ -107,10 +107,16 @@ class Running:
 
         def answer(signum: int, _frame: FrameType | None) -> None:
             self.signals.append(signum)
+            plan = self.plan
+            if signum in plan.told_by_others:
+                return
+            if signum in ENDING and plan.end_command:
+                subprocess.Popen(plan.end_command, stdin=subprocess.DEVNULL, process_group=0)
+                return
             for process in self.nodes:
                 process.send_signal(signum)
 
-        before = {signum: signal.signal(signum, answer) for signum in FORWARDED}
+        before = {signum: signal.signal(signum, answer) for signum in CAUGHT}
         try:
             yield
         finally:

@@ -7,6 +7,7 @@ restarts, so an array's run is named by the array alone.
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from ft_rendezvous.settings import format_endpoint
 
 Ask = Callable[[str], str]
 """Runs `scontrol <arguments>` and returns what it prints."""
+Resolves = Callable[[str], bool]
+"""Whether a name is known to this machine as a host's."""
 
 ENDPOINT_NAME = "endpoint"
 
@@ -54,6 +57,8 @@ class Allocation:
     """The machine of the first node, by a name that the other nodes can reach."""
     batch_host: str
     has_topology: bool
+    is_batch: bool = True
+    """Whether SLURM itself runs the launcher, and so signals it when it signals the nodes."""
     cpus_per_task: str | None = None
     array: Array | None = None
 
@@ -69,8 +74,8 @@ class Allocation:
 # --- what SLURM says --------------------------------------------------------------------------------
 
 
-def find_allocation(env: Mapping[str, str], ask: Ask, batch_host: str, is_each_task: bool) -> Allocation:
-    """The allocation this process is in. Raises ConfigError if it is in none, or SLURM does not tell."""
+def find_allocation(env: Mapping[str, str], ask: Ask, resolves: Resolves, is_each_task: bool, here: str) -> Allocation:
+    """The allocation that this process, on the host `here`, is in. Raises ConfigError if there is none."""
     job_id = env.get("SLURM_JOB_ID")
     if not job_id:
         raise ConfigError(
@@ -84,9 +89,10 @@ def find_allocation(env: Mapping[str, str], ask: Ask, batch_host: str, is_each_t
         job_id=job_id,
         restarts=int(env.get("SLURM_RESTART_COUNT") or 0),
         node_counts=counts,
-        first_host=_host_of(ask(f"show hostnames {node_list}").split()[:1], ask),
-        batch_host=batch_host,
+        first_host=_host_of(ask(f"show hostnames {node_list}").split()[:1], ask, resolves),
+        batch_host=here,
         has_topology=_has_topology(ask("show config")),
+        is_batch="SLURMD_NODENAME" in env,
         cpus_per_task=env.get("SLURM_CPUS_PER_TASK"),
         array=None if is_each_task else _find_array(env),
     )
@@ -101,12 +107,13 @@ def _node_count(env: Mapping[str, str], suffix: str) -> int:
     return int(text)
 
 
-def _host_of(names: list[str], ask: Ask) -> str:
-    """The machine behind a node's name; they differ where one machine is several nodes."""
+def _host_of(names: list[str], ask: Ask, resolves: Resolves) -> str:
+    """The machine behind a node's name, which need not be a host's: by its own name, else by SLURM's way to it."""
     if not names:
         raise ConfigError("scontrol does not name the allocation's nodes: is it in PATH, and is slurmctld up?")
     facts = dict(word.partition("=")[::2] for word in ask(f"show node {names[0]} --oneliner").split())
-    return facts.get("NodeHostName") or names[0]
+    known = [facts[key] for key in ("NodeHostName", "NodeAddr") if facts.get(key)]
+    return next(filter(resolves, [*known, names[0]]), names[0])
 
 
 def _has_topology(config: str) -> bool:
@@ -178,7 +185,10 @@ def plan_slurm(options: Options, allocation: Allocation, published: str | None =
         if hosts_store
         else None,
         publishes=log_dir / ENDPOINT_NAME if is_shared else None,
-        logs=str(_node_log(allocation, log_dir)).replace("%t", "*"),
+        # srun answers SIGTERM by killing all its tasks at once; scancel reaches them as gently as it is asked to.
+        end_command=("scancel", "--signal=TERM", allocation.job_id),
+        told_by_others=frozenset({signal.SIGTERM}) if allocation.is_batch else frozenset(),
+        logs=str(_node_log(allocation, log_dir, "*")).replace("%t", "*").replace("%n", "*"),
     )
 
 
@@ -202,7 +212,10 @@ def _placement_conf(options: Options, allocation: Allocation) -> dict[str, str]:
     return conf
 
 
-def _node_log(allocation: Allocation, log_dir: Path) -> Path:
+def _node_log(allocation: Allocation, log_dir: Path, part: int | str) -> Path:
+    """Where srun writes what a node says; in later parts of a heterogeneous job it counts tasks wrongly."""
+    if allocation.is_hetero:
+        return log_dir / f"part-{part}-node-%n.log"
     array = allocation.array
     return log_dir / ("node-%t.log" if array is None else f"task-{array.task_id}-node-%t.log")
 
@@ -221,7 +234,7 @@ def _srun(options: Options, allocation: Allocation, run: Run) -> Process:
         # The nodes that go on must not be ended because one has.
         "--wait=0",
         "--cpu-bind=none",
-        f"--output={_node_log(allocation, run.log_dir)}",
+        "--open-mode=append",
         *([f"--cpus-per-task={allocation.cpus_per_task}"] if allocation.cpus_per_task else []),
         *options.srun_args,
     ]
@@ -231,6 +244,7 @@ def _srun(options: Options, allocation: Allocation, run: Run) -> Process:
         words += [":"] if part else []
         words += [f"--het-group={part}"] if allocation.is_hetero else []
         words += [*common, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+        words += [f"--output={_node_log(allocation, run.log_dir, part)}"]
         words += torchrun_command(options, run, nproc)
     env = {}
     if allocation.array is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -48,25 +49,64 @@ def test_a_failed_node_is_named_with_its_log(tmp_path: Path, capsys: pytest.Capt
     assert f"node 1 exited 4, its log is {tmp_path}/logs/node 1.log" in capsys.readouterr().err
 
 
-def test_signals_are_passed_on_and_remembered(tmp_path: Path) -> None:
-    waiting = (
-        "import signal, sys, pathlib; "
-        f"signal.signal(signal.SIGUSR1, lambda *_: sys.exit(9)); pathlib.Path(r'{tmp_path}/ready').touch(); "
-        "signal.pause()"
-    )
+WAITS = (
+    "import signal, sys, pathlib; "
+    "[signal.signal(n, lambda n, _: sys.exit(n)) for n in (signal.SIGUSR1, signal.SIGTERM)]; "
+    "pathlib.Path(r'{place}/ready').touch(); signal.pause()"
+)
 
-    def poke() -> None:
+
+def poke(place: Path, *signals: int) -> threading.Thread:
+    """Send ourselves signals, one after the other, once the node catches them."""
+
+    def run() -> None:
         deadline = time.monotonic() + 20
-        while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+        while not (place / "ready").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for signum in signals:
+            os.kill(os.getpid(), signum)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
+def test_signals_are_passed_on_and_remembered(tmp_path: Path, signum: signal.Signals) -> None:
+    poker = poke(tmp_path, signum)
+    ended = Running(plan_of(tmp_path, WAITS.format(place=tmp_path))).run()
+    poker.join()
+    assert list(ended.exit_codes) == [signum]
+    assert list(ended.signals) == [signum]
+
+
+def test_where_a_command_ends_the_nodes_it_is_run_instead(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", f"open(r'{tmp_path}/asked', 'w').write('end')")
+    plan = dataclasses.replace(plan_of(tmp_path, WAITS.format(place=tmp_path)), end_command=command)
+    poker = poke(tmp_path, signal.SIGTERM)
+
+    def then_drain() -> None:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "asked").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    poker = threading.Thread(target=poke)
-    poker.start()
-    ended = Running(plan_of(tmp_path, waiting)).run()
+    drainer = threading.Thread(target=then_drain)
+    drainer.start()
+    ended = Running(plan).run()
     poker.join()
-    assert list(ended.exit_codes) == [9]
-    assert list(ended.signals) == [signal.SIGUSR1]
+    drainer.join()
+    assert list(ended.exit_codes) == [signal.SIGUSR1], "the node itself was not sent SIGTERM"
+    assert (tmp_path / "asked").read_text() == "end"
+
+
+def test_what_others_send_to_the_nodes_too_is_not_sent_twice(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, WAITS.format(place=tmp_path))
+    poker = poke(tmp_path, signal.SIGTERM, signal.SIGUSR1)
+    ended = Running(dataclasses.replace(plan, told_by_others=frozenset({signal.SIGTERM}))).run()
+    poker.join()
+    assert list(ended.exit_codes) == [signal.SIGUSR1]
+    assert set(ended.signals) == {signal.SIGTERM, signal.SIGUSR1}
 
 
 def test_the_verdict_is_read_after_the_end(tmp_path: Path) -> None:

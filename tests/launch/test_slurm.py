@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,8 +54,12 @@ def scontrol(hosts: str = "n7\nn8\n", host: str = "machine7", topology: str = "t
     return lambda arguments: answers[" ".join(arguments.split()[:2])]
 
 
+def resolves(name: str) -> bool:
+    return name in ("machine7", "10.0.0.7", "n1")
+
+
 def allocation_of(env: dict[str, str], is_each_task: bool = False, topology: str = "topology/none") -> Allocation:
-    return find_allocation(env, scontrol(topology=topology), "login1", is_each_task)
+    return find_allocation(env, scontrol(topology=topology), resolves, is_each_task, here="login1")
 
 
 def options(**changes: object) -> Options:
@@ -81,12 +86,18 @@ def test_a_job_is_found_in_the_environment() -> None:
         first_host="machine7",
         batch_host="login1",
         has_topology=False,
+        is_batch=False,
     )
+    assert allocation_of({**JOB, "SLURMD_NODENAME": "n7"}).is_batch
 
 
-def test_a_node_that_names_no_machine_is_its_own() -> None:
-    ask = scontrol(host="")
-    assert find_allocation(JOB, ask, "login1", False).first_host == "n7"
+@pytest.mark.parametrize(("host", "found"), [("machine7", "machine7"), ("unknown", "10.0.0.7"), ("", "10.0.0.7")])
+def test_the_first_node_is_named_so_that_others_find_it(host: str, found: str) -> None:
+    assert find_allocation(JOB, scontrol(host=host), resolves, False, here="login1").first_host == found
+
+
+def test_a_node_that_nobody_knows_is_called_as_slurm_calls_it() -> None:
+    assert find_allocation(JOB, scontrol(host="unknown"), lambda _: False, False, here="login1").first_host == "n7"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +137,7 @@ def test_what_is_no_allocation_is_told(env: dict[str, str], told: str) -> None:
 
 def test_a_controller_that_names_no_nodes_is_told() -> None:
     with pytest.raises(ConfigError, match="is slurmctld up"):
-        find_allocation(JOB, scontrol(hosts=""), "login1", False)
+        find_allocation(JOB, scontrol(hosts=""), resolves, False, here="login1")
 
 
 # --- a job ------------------------------------------------------------------------------------------
@@ -158,6 +169,15 @@ def test_a_job_is_one_srun_whose_nodes_do_not_end_each_other() -> None:
     assert "--output=ft-logs/42.2/node-%t.log" in command
     assert plan.store is None
     assert plan.publishes is None
+
+
+def test_nodes_are_ended_by_slurm_and_not_through_srun() -> None:
+    """srun answers SIGTERM by killing everything at once; SLURM signals nodes and batch script together."""
+    alone = plan_slurm(options(), allocation_of(JOB))
+    assert alone.end_command == ("scancel", "--signal=TERM", "42")
+    assert alone.told_by_others == frozenset()
+    batch = plan_slurm(options(), allocation_of({**JOB, "SLURMD_NODENAME": "n7"}))
+    assert batch.told_by_others == {signal.SIGTERM}
 
 
 def test_all_nodes_train_unless_told_otherwise() -> None:
@@ -280,6 +300,8 @@ def test_a_heterogeneous_job_is_one_srun_with_its_parts() -> None:
     assert {"--het-group=0", "--nodes=2", "--nproc-per-node=8", "--nnodes=4:5"} <= set(first)
     assert {"--het-group=1", "--nodes=3", "--nproc-per-node=4", "--nnodes=4:5"} <= set(second)
     assert setting(plan, "identical_workers") is None
+    assert "--output=ft-logs/44.0/part-0-node-%n.log" in first
+    assert "--output=ft-logs/44.0/part-1-node-%n.log" in second
 
 
 def test_as_many_worker_counts_as_parts() -> None:
