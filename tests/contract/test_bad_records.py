@@ -81,6 +81,20 @@ def test_an_arrival_without_a_beat_is_refused_and_holds_nobody_up() -> None:
         assert "without a beat" in fenced.reason
 
 
+def test_a_node_unlike_the_others_is_refused_where_they_are_said_to_be_alike() -> None:
+    """Torch would number its workers wrongly, without a word."""
+    with live_run(has_identical_workers=True) as run:
+        a, b = run.node(1, role="default", local_world_size=8), run.node(2, role="default", local_world_size=8)
+        asked = a.ask()
+        run.wait_for(lambda: a.link.participant.view is not None)
+        odd = run.node(9, role="default", local_world_size=4)
+        with pytest.raises(Refused, match=r"has 4 workers of role default where .* has 8 of role default: make"):
+            odd.ask().result(LONG_S)
+        b.train(b.ask())
+        a.train(asked)
+        assert run.finish(a, b).kind is VerdictKind.SUCCEEDED
+
+
 def test_a_node_with_another_digest_is_refused_by_the_coordinator() -> None:
     with live_run() as run:
         odd = run.node(9, digest="something else")
