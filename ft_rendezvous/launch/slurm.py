@@ -233,7 +233,6 @@ def _srun(options: Options, allocation: Allocation, run: Run) -> Process:
         "--kill-on-bad-exit=0",
         # The nodes that go on must not be ended because one has.
         "--wait=0",
-        "--cpu-bind=none",
         "--open-mode=append",
         *([f"--cpus-per-task={allocation.cpus_per_task}"] if allocation.cpus_per_task else []),
         *options.srun_args,
