@@ -204,6 +204,9 @@ class NodeSettings:
     verdict_file: str | None = setting(
         "verdict_file", None, "Where the store host writes how the run ended, as JSON, before anybody hears of it."
     )
+    lost_command: str | None = setting(
+        "lost_command", None, "A command that a node runs when it has lost the store for good, before it exits."
+    )
     shares_store: bool = True
     """Whether workers use the cycle's bootstrap store (torch's TORCH_DISABLE_SHARE_RDZV_TCP_STORE)."""
 

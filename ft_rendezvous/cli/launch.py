@@ -6,13 +6,14 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ft_rendezvous.cli.serve import parse_conf
 from ft_rendezvous.core.model import VerdictKind
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.launch.abandoned import Abandoned, is_abandoned
 from ft_rendezvous.launch.ending import Ended, LetBe, decide_requeue, exit_code_of
 from ft_rendezvous.launch.local import plan_local
 from ft_rendezvous.launch.options import Options, Plan
@@ -124,10 +125,27 @@ def _requeue(ended: Ended, allocation: Allocation, requeues: int) -> None:
     time.sleep(REQUEUE_S)  # SLURM ends this process meanwhile.
 
 
+def end_if_abandoned(job_id: str, batch_node: str, is_requeued: bool) -> None:
+    """End a job that has lost its batch script, if it has. Raises ConfigError if SLURM refuses."""
+    if not is_abandoned(Abandoned(job_id, batch_node), os.environ, _ask_scontrol, time.sleep):
+        return
+    then = "queueing it again" if is_requeued else "ending it"
+    say(f"{batch_node}, which ran the batch script of job {job_id}, is lost: {then}")
+    if is_requeued:
+        _ask_scontrol(f"requeue {job_id}")
+    else:
+        _run_slurm(["scancel", job_id])
+
+
 def _ask_scontrol(arguments: str) -> str:
+    return _run_slurm(["scontrol", *arguments.split()])
+
+
+def _run_slurm(command: Sequence[str]) -> str:
+    told = " ".join(command)
     try:
         done = subprocess.run(
-            ["scontrol", *arguments.split()],
+            command,
             check=False,
             capture_output=True,
             text=True,
@@ -135,11 +153,11 @@ def _ask_scontrol(arguments: str) -> str:
             stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError as error:
-        raise ConfigError("scontrol is not in PATH, though SLURM_JOB_ID is set: load SLURM's module") from error
+        raise ConfigError(f"{command[0]} is not in PATH, though SLURM_JOB_ID is set: load SLURM's module") from error
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"scontrol {arguments} has not answered within {SCONTROL_S:g} s: is slurmctld up?") from error
+        raise ConfigError(f"{told} has not answered within {SCONTROL_S:g} s: is slurmctld up?") from error
     if done.returncode != 0:
-        raise ConfigError(f"scontrol {arguments} failed: {done.stderr.strip() or done.stdout.strip()}")
+        raise ConfigError(f"{told} failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
 
 

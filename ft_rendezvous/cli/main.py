@@ -191,6 +191,19 @@ def launch(  # noqa: PLR0917
     raise typer.Exit(code)
 
 
+@app.command(hidden=True)
+def abandoned(
+    job_id: Annotated[str, typer.Argument(metavar="JOB")],
+    batch_node: Annotated[str, typer.Argument(metavar="NODE", help="Where its batch script ran.")],
+    requeue: Annotated[bool, typer.Option("--requeue", help="Queue it again rather than cancel it.")] = False,
+) -> None:
+    """End a SLURM job that has lost its batch script, if it has. Called by nodes that have lost the store."""
+    from ft_rendezvous.cli.launch import end_if_abandoned  # noqa: PLC0415
+
+    with _telling_errors("the job was left as it is"):
+        end_if_abandoned(job_id, batch_node, requeue)
+
+
 @app.command()
 def serve(
     endpoint: Annotated[

@@ -57,8 +57,9 @@ class Allocation:
     """The machine of the first node, by a name that the other nodes can reach."""
     batch_host: str
     has_topology: bool
-    is_batch: bool = True
-    """Whether SLURM itself runs the launcher, and so signals it when it signals the nodes."""
+    batch_node: str | None = None
+    """The node on which SLURM itself runs the launcher, and so signals it when it signals the nodes; None if it does
+    not, as under salloc."""
     cpus_per_task: str | None = None
     array: Array | None = None
 
@@ -92,7 +93,7 @@ def find_allocation(env: Mapping[str, str], ask: Ask, resolves: Resolves, is_eac
         first_host=_host_of(ask(f"show hostnames {node_list}").split()[:1], ask, resolves),
         batch_host=here,
         has_topology=_has_topology(ask("show config")),
-        is_batch="SLURMD_NODENAME" in env,
+        batch_node=env.get("SLURMD_NODENAME"),
         cpus_per_task=env.get("SLURM_CPUS_PER_TASK"),
         array=None if is_each_task else _find_array(env),
     )
@@ -174,7 +175,7 @@ def plan_slurm(options: Options, allocation: Allocation, published: str | None =
         max_nodes=most,
         endpoint=published or _endpoint(options, allocation),
         log_dir=log_dir,
-        conf=conf_of(options, log_dir, _placement_conf(options, allocation)),
+        conf=conf_of(options, log_dir, {**_placement_conf(options, allocation), **_lost_conf(options, allocation)}),
     )
     hosts_store = options.store == BATCH_HOST and published is None
     is_shared = array is not None and array.is_hosting and options.store in (FIRST_NODE, BATCH_HOST)
@@ -187,7 +188,7 @@ def plan_slurm(options: Options, allocation: Allocation, published: str | None =
         publishes=log_dir / ENDPOINT_NAME if is_shared else None,
         # srun answers SIGTERM by killing all its tasks at once; scancel reaches them as gently as it is asked to.
         end_command=("scancel", "--signal=TERM", allocation.job_id),
-        told_by_others=frozenset({signal.SIGTERM}) if allocation.is_batch else frozenset(),
+        told_by_others=frozenset({signal.SIGTERM}) if allocation.batch_node else frozenset(),
         logs=str(_node_log(allocation, log_dir, "*")).replace("%t", "*").replace("%n", "*"),
     )
 
@@ -210,6 +211,14 @@ def _placement_conf(options: Options, allocation: Allocation) -> dict[str, str]:
         if is_whole and allocation.nodes > 1:
             conf["unit_size"] = str(allocation.nodes)
     return conf
+
+
+def _lost_conf(options: Options, allocation: Allocation) -> dict[str, str]:
+    """With --no-kill a job outlives its batch script's machine; then the nodes must end it."""
+    if allocation.batch_node is None:
+        return {}
+    again = " --requeue" if allocation.restarts < options.requeues else ""
+    return {"lost_command": f"{options.ftr} abandoned {allocation.job_id} {allocation.batch_node}{again}"}
 
 
 def _node_log(allocation: Allocation, log_dir: Path, part: int | str) -> Path:

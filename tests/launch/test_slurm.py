@@ -86,9 +86,9 @@ def test_a_job_is_found_in_the_environment() -> None:
         first_host="machine7",
         batch_host="login1",
         has_topology=False,
-        is_batch=False,
+        batch_node=None,
     )
-    assert allocation_of({**JOB, "SLURMD_NODENAME": "n7"}).is_batch
+    assert allocation_of({**JOB, "SLURMD_NODENAME": "n7"}).batch_node == "n7"
 
 
 @pytest.mark.parametrize(("host", "found"), [("machine7", "machine7"), ("unknown", "10.0.0.7"), ("", "10.0.0.7")])
@@ -178,6 +178,14 @@ def test_nodes_are_ended_by_slurm_and_not_through_srun() -> None:
     assert alone.told_by_others == frozenset()
     batch = plan_slurm(options(), allocation_of({**JOB, "SLURMD_NODENAME": "n7"}))
     assert batch.told_by_others == {signal.SIGTERM}
+
+
+def test_a_job_whose_batch_script_is_lost_is_ended_by_its_nodes() -> None:
+    batch = allocation_of({**JOB, "SLURMD_NODENAME": "n7"})
+    assert setting(plan_slurm(options(), batch), "lost_command") == "ftr abandoned 42 n7"
+    assert setting(plan_slurm(options(requeues=2), batch), "lost_command") == "ftr abandoned 42 n7", "often enough"
+    assert setting(plan_slurm(options(requeues=3), batch), "lost_command") == "ftr abandoned 42 n7 --requeue"
+    assert setting(plan_slurm(options(), allocation_of(JOB)), "lost_command") is None
 
 
 def test_all_nodes_train_unless_told_otherwise() -> None:
