@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -76,6 +75,7 @@ class FtRendezvousHandler(RendezvousHandler):
         self._place: Place | None = None
         self._role: str | None = None
         self._local_world_size: int | None = None
+        self._exit_command = settings.node.exit_command
         self.workers: Workers | None = None
         """What an agent needs beside its workers; there only while one runs with this handler."""
 
@@ -114,20 +114,11 @@ class FtRendezvousHandler(RendezvousHandler):
         if verdict is not None and self._may_go(verdict):
             return
         if verdict is None:
-            self._tell_loss()
             raise RendezvousConnectionError(
                 f"the store of run {self.get_run_id()!r} was lost in the exit barrier: "
                 "this node's workers ended well, the run's verdict is unknown"
             )
         raise RendezvousClosedError(str(RunClosed(self.get_run_id(), verdict)))
-
-    def _tell_loss(self) -> None:
-        """Run the command for a run that is lost; it takes the time it needs."""
-        command = self._settings.node.lost_command
-        if command is not None:
-            log.info("the store is lost: running lost_command: %s", command)
-            with contextlib.suppress(OSError):
-                subprocess.run(("/bin/sh", "-c", command), stdin=subprocess.DEVNULL, check=False)
 
     def _ask_again(self) -> Verdict | None:
         """The verdict, over another connection; None if the store is gone.
@@ -175,7 +166,6 @@ class FtRendezvousHandler(RendezvousHandler):
             raise RendezvousClosedError(str(error)) from error
         except StoreUnavailable as error:
             log.error("%s; the run is over for this node, and it stops", error)
-            self._tell_loss()
             raise RendezvousConnectionError(str(error)) from error
         except FtError as error:
             log.error("%s; this node stops", error)
@@ -199,8 +189,11 @@ class FtRendezvousHandler(RendezvousHandler):
 
         Never raises: it would replace the error that is on its way to the user.
         """
+        session = self._session
         try:
-            return self._leave(*_outcome_of(sys.exc_info()[1]))
+            is_left = self._leave(*_outcome_of(sys.exc_info()[1]))
+            self._run_exit_command(session)
+            return is_left
         except SignalException:
             # The second one: whoever sent it means it.
             raise
@@ -209,6 +202,17 @@ class FtRendezvousHandler(RendezvousHandler):
             return False
 
     # --- parts --------------------------------------------------------------------------------------
+
+    def _run_exit_command(self, session: Session | None) -> None:
+        """Run what is to be run last, once; it takes the time it needs, and is told how the run ended."""
+        command, self._exit_command = self._exit_command, None
+        if command is None:
+            return
+        verdict = None if session is None else session.link.verdict
+        told = ("unknown", 1) if verdict is None else (verdict.kind, int(verdict.is_retryable))
+        words = ("env", f"FT_VERDICT={told[0]}", f"FT_IS_RETRYABLE={told[1]}", "/bin/sh", "-c", command)
+        log.debug("running exit_command: %s", command)
+        subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
 
     @property
     def verdict(self) -> Verdict | None:

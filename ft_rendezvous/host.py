@@ -104,7 +104,9 @@ class Host:
 
     def _close_after(self, error: Exception) -> None:
         """Close the run as failed and give the nodes time to hear it; failing that, cut them off."""
-        verdict = Verdict(VerdictKind.FAILED, f"the coordinator failed: {type(error).__name__}: {error}")
+        verdict = Verdict(
+            VerdictKind.FAILED, f"the coordinator failed: {type(error).__name__}: {error}", is_retryable=True
+        )
         try:
             perform_move(self._served, self.coordinator.close(verdict))
             self._done.wait(self._settings.store_grace_s)

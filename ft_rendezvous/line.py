@@ -299,7 +299,7 @@ class Line:
         A seat ends the flow without any operation, so that most often nobody but the agent needs to be woken.
         """
         errand = self.errand
-        is_free = self._calling_since is None and not self._posts
+        is_free = not self.is_over and self._calling_since is None and not self._posts
         if is_free and errand is not None and not errand.is_done and errand.asked is None:
             errand.asked = self._advance(errand, None)
             if errand.asked is None:

@@ -45,6 +45,7 @@ class Link:
         endpoint: str,
     ) -> None:
         self._connect_ear = connect_ear
+        ear_socket = connect_ear()
         self._lock = threading.RLock()
         # Each waits for its own: a wake-up in vain costs as much as one that is needed.
         self._changed, self._ended, self._called = (threading.Condition(self._lock) for _ in range(3))
@@ -63,7 +64,7 @@ class Link:
         )
         self._voice.start()
         # Before it is needed: to start a thread takes longer than to arrive.
-        self._ear = self._start_ear(connect_ear())
+        self._ear = self._start_ear(ear_socket)
 
     # --- for the agent's thread ---------------------------------------------------------------------
 

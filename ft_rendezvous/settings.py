@@ -204,8 +204,10 @@ class NodeSettings:
     verdict_file: str | None = setting(
         "verdict_file", None, "Where the store host writes how the run ended, as JSON, before anybody hears of it."
     )
-    lost_command: str | None = setting(
-        "lost_command", None, "A command that a node runs when it has lost the store for good, before it exits."
+    exit_command: str | None = setting(
+        "exit_command",
+        None,
+        "A command that a node runs last of all, with FT_VERDICT (`unknown`: the store was lost), FT_IS_RETRYABLE.",
     )
     shares_store: bool = True
     """Whether workers use the cycle's bootstrap store (torch's TORCH_DISABLE_SHARE_RDZV_TCP_STORE)."""
@@ -270,7 +272,8 @@ def parse_settings(
     host, port = parse_endpoint(endpoint)
     _check_reachable(host, env)
     given = with_config_file(conf)
-    if "identical_workers" not in given and env.get("TORCH_ELASTIC_WORKER_IDENTICAL"):
+    if "identical_workers" not in given and env.get("TORCH_ELASTIC_WORKER_IDENTICAL") and "FT_CYCLE_ID" not in env:
+        # Where there is a cycle, the variable is what an agent of this process, or around it, has put there.
         given["identical_workers"] = env["TORCH_ELASTIC_WORKER_IDENTICAL"] == "1"
     check_known(given, {*fields_by_key(RunSettings), *fields_by_key(NodeSettings), *IGNORED_KEYS, "config"})
     run = RunSettings(run_id=run_id, min_nodes=min_nodes, max_nodes=max_nodes, **values_for(RunSettings, given))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ft_rendezvous.handler import FtRendezvousHandler
 
 _MARK = "_ft_rendezvous_wraps"
-AT_ONCE_S = 1.0
+AT_ONCE_S = 3.0
 
 
 def install(handler_type: type[FtRendezvousHandler]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ft_rendezvous.cli.serve import parse_conf
 from ft_rendezvous.core.model import VerdictKind
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.abandoned import Abandoned, is_abandoned
+from ft_rendezvous.launch.abandoned import is_abandoned
 from ft_rendezvous.launch.ending import Ended, LetBe, decide_requeue, exit_code_of
 from ft_rendezvous.launch.local import plan_local
 from ft_rendezvous.launch.options import Options, Plan
@@ -26,6 +26,8 @@ from ft_rendezvous.launch.slurm import (
     plan_slurm,
 )
 
+UNPUBLISHED = "host-of-the-first-task:29400"
+"""Stands for an endpoint that another task of the array has yet to publish."""
 SCONTROL_S = 60.0
 REQUEUE_S = 60.0
 """How long SLURM may take to end a job that it has queued again."""
@@ -58,11 +60,10 @@ def launch_run(asked: Asked) -> int:
         return _carry_out(asked, plan_local(options, asked.local, run_id, _free_port()), None)
     allocation = find_allocation(env, _ask_scontrol, _resolves, options.is_each_task, here=socket.gethostname())
     awaited = awaited_endpoint(options, allocation)
-    published = None
-    if awaited is not None:
-        patience_s = float(options.conf.get("join_timeout", 600.0))
-        published = "HOST:PORT" if asked.is_dry_run else await_endpoint(awaited, patience_s)
-    return _carry_out(asked, plan_slurm(options, allocation, published), allocation)
+    plan = plan_slurm(options, allocation, None if awaited is None else UNPUBLISHED)
+    if awaited is not None and not asked.is_dry_run:
+        plan = plan_slurm(options, allocation, await_endpoint(awaited, plan.run.join_s))
+    return _carry_out(asked, plan, allocation)
 
 
 def _options(asked: Asked, env: Mapping[str, str]) -> Options:
@@ -127,8 +128,9 @@ def _requeue(ended: Ended, allocation: Allocation, requeues: int) -> None:
 
 def end_if_abandoned(job_id: str, batch_node: str, is_requeued: bool) -> None:
     """End a job that has lost its batch script, if it has. Raises ConfigError if SLURM refuses."""
-    if not is_abandoned(Abandoned(job_id, batch_node), os.environ, _ask_scontrol, time.sleep):
+    if not is_abandoned(batch_node, os.environ, _ask_scontrol, time.sleep):
         return
+    is_requeued = is_requeued and os.environ.get("FT_IS_RETRYABLE", "1") == "1"
     then = "queueing it again" if is_requeued else "ending it"
     say(f"{batch_node}, which ran the batch script of job {job_id}, is lost: {then}")
     if is_requeued:

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of everything written to the store. A record of another version is refused."""
 
 GROUP = "0"
@@ -75,7 +75,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_
     Arrays without names: half the bytes, and the coordinator reads them all at every look.
     """
 
-    v: Literal[1] = FORMAT
+    v: Literal[2] = FORMAT
     cycle_id: int
     incarnation: Incarnation
 

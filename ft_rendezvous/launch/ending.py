@@ -25,17 +25,20 @@ class Ended:
     """Of the nodes, or of srun."""
     signals: Collection[int] = ()
     """What the launcher itself was sent."""
+    has_begun: bool = True
+    """Whether any worker was ever started."""
 
 
 def exit_code_of(ended: Ended) -> int:
     """The verdict's, if there is one: a node that was lost and replaced is no failure."""
+    if ended.report is not None and ended.report.verdict is VerdictKind.SUCCEEDED:
+        return 0
     for signum in ended.signals:
         if signum in ENDING:
             return 128 + signum
     if ended.report is None:
         return FAILED if any(ended.exit_codes) else 0
-    codes = {VerdictKind.SUCCEEDED: 0, VerdictKind.FAILED: FAILED, VerdictKind.CANCELLED: CANCELLED}
-    return codes[ended.report.verdict]
+    return FAILED if ended.report.verdict is VerdictKind.FAILED else CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ def decide_requeue(ended: Ended, restarts: int, requeues: int) -> Requeue | LetB
         return LetBe(f"that would not help: {report.verdict}({report.reason})")
     if restarts >= requeues:
         return LetBe(f"it was queued again {restarts} times already: --requeue {requeues}")
+    if report is None and not ended.has_begun:
+        return LetBe("no worker was ever started, and a start that fails would fail again")
     if report is None:
         return Requeue("there is no verdict: the store host was lost")
     return Requeue(f"{report.verdict}({report.reason})")

@@ -12,8 +12,7 @@ from ft_rendezvous.launch.options import (
     Options,
     Plan,
     Process,
-    Run,
-    conf_of,
+    make_run,
     serve_command,
     torchrun_command,
 )
@@ -43,13 +42,13 @@ def plan_local(options: Options, local: str, run_id: str, free_port: int) -> Pla
     if options.store not in (FIRST_NODE, BATCH_HOST):
         raise ConfigError(f"--store {options.store} is for SLURM: with --local the store is on this machine")
     log_dir = options.log_dir or Path("ft-logs") / run_id
-    run = Run(
+    run = make_run(
+        options,
         run_id=run_id,
-        min_nodes=actives,
-        max_nodes=actives + spares,
+        sizes=(actives, actives + spares),
         endpoint=f"localhost:{options.port or free_port}",
         log_dir=log_dir,
-        conf=conf_of(options, log_dir, {}),
+        extra={},
     )
     command = tuple(torchrun_command(options, run, options.nproc_per_node[0]))
     nodes = tuple(

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ft_rendezvous.conf import with_config_file
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.settings import DEFAULT_PORT, parse_endpoint
+from ft_rendezvous.settings import DEFAULT_PORT, parse_endpoint, parse_settings
 
 MAX_RESTARTS = 1_000_000
 """The run's budget is max_cycles; an agent's own must not come before it."""
@@ -69,22 +70,41 @@ class Run:
     endpoint: str
     log_dir: Path
     conf: Mapping[str, str]
-
-    @property
-    def verdict_path(self) -> Path:
-        return self.log_dir / VERDICT_NAME
+    verdict_path: Path
+    join_s: float
+    """How long nodes wait for the store."""
 
     @property
     def nnodes(self) -> str:
         return f"{self.min_nodes}:{self.max_nodes}"
 
 
-def conf_of(options: Options, log_dir: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    """A run's settings: the user's, and for what the user left open, the launcher's."""
+def make_run(
+    options: Options, *, run_id: str, sizes: tuple[int, int], endpoint: str, log_dir: Path, extra: Mapping[str, str]
+) -> Run:
+    """What all nodes are told. Raises ConfigError if they could not work with it.
+
+    The user's settings, also those of a file, win over the launcher's own.
+    """
     ours = {"verdict_file": str(log_dir / VERDICT_NAME), **extra}
     if options.has_identical_workers:
         ours["identical_workers"] = "true"
-    return {**ours, **options.conf}
+    given = with_config_file(options.conf)
+    conf = {**{key: value for key, value in ours.items() if key not in given}, **options.conf}
+    settings = parse_settings(
+        endpoint=endpoint, run_id=run_id, min_nodes=sizes[0], max_nodes=sizes[1], conf=conf, env={}, is_node=False
+    )
+    assert settings.node.verdict_file is not None
+    return Run(
+        run_id=run_id,
+        min_nodes=sizes[0],
+        max_nodes=sizes[1],
+        endpoint=endpoint,
+        log_dir=log_dir,
+        conf=conf,
+        verdict_path=Path(settings.node.verdict_file),
+        join_s=settings.run.join_s,
+    )
 
 
 def conf_text(conf: Mapping[str, str]) -> str:
@@ -154,8 +174,6 @@ class Plan:
     """Where the other tasks of a job array look for the endpoint."""
     end_command: tuple[str, ...] = ()
     """What tells the nodes to end, if a signal to the processes above would not do so gently."""
-    told_by_others: frozenset[int] = frozenset()
-    """Signals that whoever sends them to the launcher sends to the nodes too."""
     logs: str = ""
     """Which files hold the nodes' output, for people."""
 

@@ -24,7 +24,9 @@ from ft_rendezvous.verdict_file import VerdictReport
 CAUGHT = (signal.SIGUSR1, signal.SIGUSR2, *ENDING)
 STORE_PATIENCE_S = 30.0
 """How long a store of its own may stay after the last node; it goes by itself once all have said goodbye."""
-GLANCE_S = 0.5
+AFTERWARDS_S = 120.0
+"""How long nodes may take to end once the run has: torch gives workers 30 s, and then kills them."""
+GLANCE_S = 0.2
 
 
 def say(text: str) -> None:
@@ -52,14 +54,34 @@ class Running:
                     if self.signals:
                         break  # Told to go before all nodes were there.
                     self.nodes.append(_start(process))
-                codes = [self._wait(number) for number in range(len(self.nodes))]
+                for signum in tuple(self.signals):
+                    self._pass_on(signum)  # It came while the last of them was being started.
+                self._await_nodes()
+                codes = [self._end_of(number) for number in range(len(self.nodes))]
                 self._await_store()
             except BaseException:
                 self._kill_all()
                 raise
             finally:
                 self._unpublish()
-        return Ended(read_verdict(self.plan.run.verdict_path, self.plan.run.run_id), codes, tuple(self.signals))
+        has_begun = next(self.plan.run.log_dir.glob("node-*/cycle-*"), None) is not None
+        return Ended(self._verdict(), codes, tuple(self.signals), has_begun)
+
+    def _verdict(self) -> VerdictReport | None:
+        return read_verdict(self.plan.run.verdict_path, self.plan.run.run_id)
+
+    def _await_nodes(self) -> None:
+        """Until all have ended. Whoever is still there long after the run is over hangs, and would hold all nodes."""
+        over_at: float | None = None
+        while any(node.poll() is None for node in self.nodes):
+            time.sleep(GLANCE_S)
+            now = time.monotonic()
+            if over_at is None and self._verdict() is not None:
+                over_at = now
+            if over_at is not None and now > over_at + AFTERWARDS_S:
+                say(f"the run has been over for {AFTERWARDS_S:g} s, and a node has not ended: going on without it")
+                self._kill_all(signal.SIGKILL)
+                return
 
     def _make_place(self) -> None:
         run = self.plan.run
@@ -84,7 +106,7 @@ class Running:
         if self.plan.publishes is not None:
             self.plan.publishes.unlink(missing_ok=True)
 
-    def _wait(self, number: int) -> int:
+    def _end_of(self, number: int) -> int:
         code = self.nodes[number].wait()
         if code != 0 and len(self.nodes) > 1:
             node = self.plan.nodes[number]
@@ -107,14 +129,7 @@ class Running:
 
         def answer(signum: int, _frame: FrameType | None) -> None:
             self.signals.append(signum)
-            plan = self.plan
-            if signum in plan.told_by_others:
-                return
-            if signum in ENDING and plan.end_command:
-                subprocess.Popen(plan.end_command, stdin=subprocess.DEVNULL, process_group=0)
-                return
-            for process in self.nodes:
-                process.send_signal(signum)
+            self._pass_on(signum)
 
         before = {signum: signal.signal(signum, answer) for signum in CAUGHT}
         try:
@@ -123,11 +138,20 @@ class Running:
             for signum, handler in before.items():
                 signal.signal(signum, handler)
 
-    def _kill_all(self) -> None:
+    def _pass_on(self, signum: int) -> None:
+        command = self.plan.end_command
+        if signum in ENDING and command and self.nodes:
+            with suppress(OSError):
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+            return
+        for process in self.nodes:
+            process.send_signal(signum)
+
+    def _kill_all(self, signum: int = signal.SIGTERM) -> None:
         started = [*self.nodes, *([] if self.store is None else [self.store])]
         for process in started:
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGTERM)
+            if process.poll() is None:
+                os.killpg(process.pid, signum)
         for process in started:
             process.wait()
 

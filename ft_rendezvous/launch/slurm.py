@@ -7,7 +7,6 @@ restarts, so an array's run is named by the array alone.
 from __future__ import annotations
 
 import shlex
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from ft_rendezvous.launch.options import (
     Plan,
     Process,
     Run,
-    conf_of,
+    make_run,
     serve_command,
     torchrun_command,
 )
@@ -50,6 +49,7 @@ class Allocation:
     """What SLURM gave us."""
 
     job_id: str
+    """By which scancel and scontrol know this job alone: the last task of an array has the number of them all."""
     restarts: int
     node_counts: tuple[int, ...]
     """Of each part of a heterogeneous job; else of the one part there is."""
@@ -60,7 +60,8 @@ class Allocation:
     batch_node: str | None = None
     """The node on which SLURM itself runs the launcher, and so signals it when it signals the nodes; None if it does
     not, as under salloc."""
-    cpus_per_task: str | None = None
+    cpus_per_task: tuple[str | None, ...] = (None,)
+    """Of each part."""
     array: Array | None = None
 
     @property
@@ -87,16 +88,21 @@ def find_allocation(env: Mapping[str, str], ask: Ask, resolves: Resolves, is_eac
     counts = tuple(_node_count(env, suffix) for suffix in suffixes)
     node_list = env.get(f"SLURM_JOB_NODELIST{suffixes[0]}", "")
     return Allocation(
-        job_id=job_id,
+        job_id=_own_id(job_id, env),
         restarts=int(env.get("SLURM_RESTART_COUNT") or 0),
         node_counts=counts,
         first_host=_host_of(ask(f"show hostnames {node_list}").split()[:1], ask, resolves),
         batch_host=here,
         has_topology=_has_topology(ask("show config")),
         batch_node=env.get("SLURMD_NODENAME"),
-        cpus_per_task=env.get("SLURM_CPUS_PER_TASK"),
+        cpus_per_task=tuple(env.get(f"SLURM_CPUS_PER_TASK{suffix}") for suffix in suffixes),
         array=None if is_each_task else _find_array(env),
     )
+
+
+def _own_id(job_id: str, env: Mapping[str, str]) -> str:
+    array_id, task_id = env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_ARRAY_TASK_ID")
+    return f"{array_id}_{task_id}" if array_id and task_id else job_id
 
 
 def _node_count(env: Mapping[str, str], suffix: str) -> int:
@@ -169,13 +175,13 @@ def plan_slurm(options: Options, allocation: Allocation, published: str | None =
         told = f"the allocation's {most} nodes" if array is None else f"the {most} nodes of the array's {tasks} tasks"
         raise ConfigError(f"--active {least} is not between 1 and {told}")
     log_dir = log_dir_of(options, allocation)
-    run = Run(
+    run = make_run(
+        options,
         run_id=run_id_of(allocation),
-        min_nodes=least,
-        max_nodes=most,
+        sizes=(least, most),
         endpoint=published or _endpoint(options, allocation),
         log_dir=log_dir,
-        conf=conf_of(options, log_dir, {**_placement_conf(options, allocation), **_lost_conf(options, allocation)}),
+        extra={**_placement_conf(options, allocation), **_exit_conf(options, allocation)},
     )
     hosts_store = options.store == BATCH_HOST and published is None
     is_shared = array is not None and array.is_hosting and options.store in (FIRST_NODE, BATCH_HOST)
@@ -188,7 +194,6 @@ def plan_slurm(options: Options, allocation: Allocation, published: str | None =
         publishes=log_dir / ENDPOINT_NAME if is_shared else None,
         # srun answers SIGTERM by killing all its tasks at once; scancel reaches them as gently as it is asked to.
         end_command=("scancel", "--signal=TERM", allocation.job_id),
-        told_by_others=frozenset({signal.SIGTERM}) if allocation.batch_node else frozenset(),
         logs=str(_node_log(allocation, log_dir, "*")).replace("%t", "*").replace("%n", "*"),
     )
 
@@ -213,12 +218,12 @@ def _placement_conf(options: Options, allocation: Allocation) -> dict[str, str]:
     return conf
 
 
-def _lost_conf(options: Options, allocation: Allocation) -> dict[str, str]:
-    """With --no-kill a job outlives its batch script's machine; then the nodes must end it."""
+def _exit_conf(options: Options, allocation: Allocation) -> dict[str, str]:
+    """With --no-kill a job outlives its batch script's machine; then its last nodes must end it."""
     if allocation.batch_node is None:
         return {}
     again = " --requeue" if allocation.restarts < options.requeues else ""
-    return {"lost_command": f"{options.ftr} abandoned {allocation.job_id} {allocation.batch_node}{again}"}
+    return {"exit_command": f"{options.ftr} abandoned {allocation.job_id} {allocation.batch_node}{again}"}
 
 
 def _node_log(allocation: Allocation, log_dir: Path, part: int | str) -> Path:
@@ -243,16 +248,16 @@ def _srun(options: Options, allocation: Allocation, run: Run) -> Process:
         # The nodes that go on must not be ended because one has.
         "--wait=0",
         "--open-mode=append",
-        *([f"--cpus-per-task={allocation.cpus_per_task}"] if allocation.cpus_per_task else []),
         *options.srun_args,
     ]
     words: list[str] = ["srun"]
     for part, count in enumerate(allocation.node_counts):
-        nproc = nprocs[part % len(nprocs)]
+        nproc, cpus = nprocs[part % len(nprocs)], allocation.cpus_per_task[part]
         words += [":"] if part else []
         words += [f"--het-group={part}"] if allocation.is_hetero else []
         words += [*common, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
         words += [f"--output={_node_log(allocation, run.log_dir, part)}"]
+        words += [f"--cpus-per-task={cpus}"] if cpus else []
         words += torchrun_command(options, run, nproc)
     env = {}
     if allocation.array is not None:

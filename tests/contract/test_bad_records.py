@@ -40,11 +40,11 @@ def framed(record: Arrival) -> bytes:
 JUNK = {
     "garbage": lambda _: (b"\x00\xffgarbage", "does not decode"),
     "no newline": lambda run: (framed(arrival_of(run)).strip() + b"x", "does not decode"),
-    "other version": lambda run: (framed(arrival_of(run, v=2)), "format 2, this run speaks 1"),
+    "other version": lambda run: (framed(arrival_of(run, v=1)), "format 1, this run speaks 2"),
     "oversized": lambda _: (b"\n" + b"x" * 10_000 + b"\n", "10000 bytes"),
     "other cycle": lambda run: (framed(arrival_of(run, cycle_id=7)), "written for cycle 7"),
     "number never given": lambda run: (framed(arrival_of(run, seq=999)), "was never given"),
-    "nested too deep": lambda _: (b'\n["arrive",1,' + b"[" * 4000 + b"\n", "does not decode"),
+    "nested too deep": lambda _: (b'\n["arrive",2,' + b"[" * 4000 + b"\n", "does not decode"),
 }
 
 

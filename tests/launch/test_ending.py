@@ -27,6 +27,7 @@ def report(kind: str, is_retryable: bool = False) -> VerdictReport:
         pytest.param(Ended(None, [0, -9]), 1, id="no verdict, a node was killed"),
         pytest.param(Ended(None, [0, 0]), 0, id="no verdict, nothing failed"),
         pytest.param(Ended(report("cancelled"), [0], [signal.SIGTERM]), 143, id="told to end"),
+        pytest.param(Ended(report("succeeded"), [0], [signal.SIGTERM]), 0, id="told to end too late"),
         pytest.param(Ended(report("cancelled"), [0], [signal.SIGUSR1]), 3, id="told to drain"),
         pytest.param(Ended(report("cancelled"), [0], [signal.SIGUSR1, signal.SIGINT]), 130, id="drain, then end"),
     ],
@@ -52,6 +53,13 @@ NO_VERDICT = "there is no verdict: the store host was lost"
         pytest.param(Ended(DRAINED, [0]), 0, 0, LetBe(), id="never asked for"),
         pytest.param(Ended(report("succeeded"), [0]), 0, 3, LetBe(), id="succeeded"),
         pytest.param(Ended(None, [0]), 0, 3, LetBe(), id="nothing failed"),
+        pytest.param(
+            Ended(None, [1], has_begun=False),
+            0,
+            3,
+            LetBe("no worker was ever started, and a start that fails would fail again"),
+            id="nothing was ever started",
+        ),
         pytest.param(
             Ended(LOST, [1]), 3, 3, LetBe("it was queued again 3 times already: --requeue 3"), id="often enough"
         ),

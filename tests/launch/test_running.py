@@ -28,7 +28,16 @@ def plan_of(place: Path, *scripts: str, store: str | None = None, publishes: Pat
             name=name, command=(sys.executable, "-c", script), env={"MARK": name}, log=place / "logs" / f"{name}.log"
         )
 
-    run = Run(run_id="r", min_nodes=1, max_nodes=len(scripts), endpoint="localhost:1", log_dir=place / "logs", conf={})
+    run = Run(
+        run_id="r",
+        min_nodes=1,
+        max_nodes=len(scripts),
+        endpoint="localhost:1",
+        log_dir=place / "logs",
+        conf={},
+        verdict_path=place / "logs" / "verdict.json",
+        join_s=1.0,
+    )
     nodes = tuple(process(f"node {number}", script) for number, script in enumerate(scripts))
     return Plan(run=run, nodes=nodes, store=process("store", store) if store else None, publishes=publishes)
 
@@ -100,13 +109,23 @@ def test_where_a_command_ends_the_nodes_it_is_run_instead(tmp_path: Path) -> Non
     assert (tmp_path / "asked").read_text() == "end"
 
 
-def test_what_others_send_to_the_nodes_too_is_not_sent_twice(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, WAITS.format(place=tmp_path))
-    poker = poke(tmp_path, signal.SIGTERM, signal.SIGUSR1)
-    ended = Running(dataclasses.replace(plan, told_by_others=frozenset({signal.SIGTERM}))).run()
-    poker.join()
-    assert list(ended.exit_codes) == [signal.SIGUSR1]
-    assert set(ended.signals) == {signal.SIGTERM, signal.SIGUSR1}
+def test_a_node_that_hangs_after_the_end_does_not_hold_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "AFTERWARDS_S", 0.3)
+    (tmp_path / "logs").mkdir()
+    write_verdict(tmp_path / "logs" / "verdict.json", report("r"))
+    ended = Running(plan_of(tmp_path, "import signal; signal.pause()")).run()
+    assert list(ended.exit_codes) == [-signal.SIGKILL]
+    assert ended.report is not None
+    assert "a node has not ended: going on without it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_whether_any_worker_was_started_shows_in_the_logs(tmp_path: Path, has_begun: bool) -> None:
+    if has_begun:
+        (tmp_path / "logs" / "node-0" / "cycle-1").mkdir(parents=True)
+    assert Running(plan_of(tmp_path, "raise SystemExit(1)")).run().has_begun is has_begun
 
 
 def test_the_verdict_is_read_after_the_end(tmp_path: Path) -> None:

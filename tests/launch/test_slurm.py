@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,20 +171,27 @@ def test_a_job_is_one_srun_whose_nodes_do_not_end_each_other() -> None:
 
 
 def test_nodes_are_ended_by_slurm_and_not_through_srun() -> None:
-    """srun answers SIGTERM by killing everything at once; SLURM signals nodes and batch script together."""
-    alone = plan_slurm(options(), allocation_of(JOB))
-    assert alone.end_command == ("scancel", "--signal=TERM", "42")
-    assert alone.told_by_others == frozenset()
-    batch = plan_slurm(options(), allocation_of({**JOB, "SLURMD_NODENAME": "n7"}))
-    assert batch.told_by_others == {signal.SIGTERM}
+    """srun answers SIGTERM by killing everything at once."""
+    assert plan_slurm(options(), allocation_of(JOB)).end_command == ("scancel", "--signal=TERM", "42")
+
+
+@pytest.mark.parametrize("is_each_task", [True, False])
+def test_a_task_of_an_array_never_speaks_for_all(is_each_task: bool) -> None:
+    """The job id of an array's last task is that of the array: what is done to it is done to every task."""
+    env = {**ARRAY, "SLURM_JOB_ID": "40", "SLURMD_NODENAME": "n7"}
+    plan = plan_slurm(options(requeues=3), allocation_of(env, is_each_task), "m:1")
+    assert plan.end_command == ("scancel", "--signal=TERM", "40_3")
+    assert setting(plan, "exit_command") == "ftr abandoned 40_3 n7 --requeue"
+    assert allocation_of(env, is_each_task).job_id == "40_3"
+    assert plan.run.run_id == ("40_3.2" if is_each_task else "40")
 
 
 def test_a_job_whose_batch_script_is_lost_is_ended_by_its_nodes() -> None:
     batch = allocation_of({**JOB, "SLURMD_NODENAME": "n7"})
-    assert setting(plan_slurm(options(), batch), "lost_command") == "ftr abandoned 42 n7"
-    assert setting(plan_slurm(options(requeues=2), batch), "lost_command") == "ftr abandoned 42 n7", "often enough"
-    assert setting(plan_slurm(options(requeues=3), batch), "lost_command") == "ftr abandoned 42 n7 --requeue"
-    assert setting(plan_slurm(options(), allocation_of(JOB)), "lost_command") is None
+    assert setting(plan_slurm(options(), batch), "exit_command") == "ftr abandoned 42 n7"
+    assert setting(plan_slurm(options(requeues=2), batch), "exit_command") == "ftr abandoned 42 n7", "often enough"
+    assert setting(plan_slurm(options(requeues=3), batch), "exit_command") == "ftr abandoned 42 n7 --requeue"
+    assert setting(plan_slurm(options(), allocation_of(JOB)), "exit_command") is None
 
 
 def test_all_nodes_train_unless_told_otherwise() -> None:
@@ -202,6 +208,9 @@ def test_cpus_per_task_reach_the_step() -> None:
     """srun has not taken them over from sbatch since SLURM 22.05."""
     assert "--cpus-per-task=12" in words(plan_slurm(options(), allocation_of({**JOB, "SLURM_CPUS_PER_TASK": "12"})))
     assert not [word for word in words(plan_slurm(options(), allocation_of(JOB))) if "cpus-per-task" in word]
+    env = {**HETERO, "SLURM_CPUS_PER_TASK_HET_GROUP_0": "4", "SLURM_CPUS_PER_TASK_HET_GROUP_1": "8"}
+    command = words(plan_slurm(options(), allocation_of(env)))
+    assert command.index("--cpus-per-task=4") < command.index(":") < command.index("--cpus-per-task=8")
 
 
 def test_more_arguments_for_srun_come_before_the_command() -> None:
@@ -221,7 +230,22 @@ def test_domains_come_from_the_topology_if_there_is_one_and_the_user_has_not_sai
 
 def test_what_the_user_sets_wins() -> None:
     conf = {"verdict_file": "/elsewhere.json", "identical_workers": "false", "lease_timeout": "9"}
-    assert plan_slurm(options(conf=conf), allocation_of(JOB)).run.conf == conf
+    run = plan_slurm(options(conf=conf), allocation_of(JOB)).run
+    assert run.conf == conf
+    assert run.verdict_path == Path("/elsewhere.json")
+
+
+def test_what_the_user_sets_in_a_file_wins_too(tmp_path: Path) -> None:
+    text = f'verdict_file = "{tmp_path}/v.json"\njoin_timeout = 5\nidentical_workers = false\n'
+    (tmp_path / "run.toml").write_text(text)
+    run = plan_slurm(options(conf={"config": f"{tmp_path}/run.toml"}), allocation_of(JOB)).run
+    assert run.conf == {"config": f"{tmp_path}/run.toml"}
+    assert (run.verdict_path, run.join_s) == (tmp_path / "v.json", 5.0)
+
+
+def test_settings_that_no_node_would_take_are_told_before_any_is_started() -> None:
+    with pytest.raises(ConfigError, match="unknown --rdzv-conf key 'lease_timout'"):
+        plan_slurm(options(conf={"lease_timout": "5"}), allocation_of(JOB))
 
 
 @pytest.mark.parametrize(
