@@ -113,6 +113,8 @@ def conf_text(conf: Mapping[str, str]) -> str:
 
 def torchrun_command(options: Options, run: Run, nproc: str) -> list[str]:
     """What every node runs. Workers' logs are kept per node and cycle, and shown in the node's own log too."""
+    # A node on the store's machine must not host it before `ftr serve` does.
+    own = {} if options.store == FIRST_NODE or "is_host" in run.conf else {"is_host": "false"}
     return [
         options.torchrun,
         f"--nnodes={run.nnodes}",
@@ -121,7 +123,7 @@ def torchrun_command(options: Options, run: Run, nproc: str) -> list[str]:
         "--rdzv-backend=ft",
         f"--rdzv-endpoint={run.endpoint}",
         f"--rdzv-id={run.run_id}",
-        f"--rdzv-conf={conf_text(run.conf)}",
+        f"--rdzv-conf={conf_text({**run.conf, **own})}",
         "--logs-specs=ft",
         f"--log-dir={run.log_dir}",
         "--tee=3",

@@ -323,7 +323,7 @@ def test_a_head_that_is_none_says_that_the_endpoint_is_wrong(data: bytes) -> Non
 
 
 def test_a_head_of_another_version_names_both_versions_whatever_its_fields() -> None:
-    with pytest.raises(ConfigError, match=r"format 7, this node 1: install the same ft-rendezvous everywhere"):
+    with pytest.raises(ConfigError, match=r"format 7, this node 2: install the same ft-rendezvous everywhere"):
         wire.decode_head(b'{"v":7,"name":"x"}')
 
 

@@ -272,6 +272,9 @@ def test_a_store_on_the_batch_host_is_served_there_and_named_to_all() -> None:
         "--rdzv-conf=verdict_file=ft-logs/42.2/verdict.json,identical_workers=true",
     ]
     assert "--rdzv-endpoint=login1:29999" in words(plan)
+    assert not any("is_host" in word for word in plan.store.command)
+    (conf,) = (word for word in words(plan) if word.startswith("--rdzv-conf="))
+    assert conf.endswith(",is_host=false"), "the first node must not host it before the batch host does"
 
 
 def test_a_store_elsewhere_is_only_named() -> None:
