@@ -13,9 +13,10 @@ from torch.distributed import TCPStore
 
 from ft_rendezvous import store_socket
 from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.net import listen
 from ft_rendezvous.ports import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
 from ft_rendezvous.store_socket import Found, StoreSocket, probe
-from ft_rendezvous.tcp_store import ServedStore, connect, listen
+from ft_rendezvous.tcp_store import ServedStore, connect
 from tests.contract.benches import LONG_S
 from tests.contract.strangers import (
     Answer,
