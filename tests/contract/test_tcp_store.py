@@ -238,6 +238,17 @@ def test_a_store_socket_says_byte_for_byte_what_torchs_own_client_says(key: str,
         assert without_nonce(second) == without_nonce(first)
 
 
+@pytest.mark.parametrize("keys", [["ft/head"], ["ft/head", "ключ"], ["ft/head", "ключ", "missing"]])
+def test_a_store_socket_looks_for_keys_as_torchs_own_client_does(keys: list[str]) -> None:
+    with tapped_store() as (served, tap):
+        served.perform(MultiSet(["ft/head", "ключ"], [b"", b"x"]))
+        torchs = TCPStore("127.0.0.1", tap.port, is_master=False, wait_for_workers=False)
+        ours = StoreSocket("127.0.0.1", tap.port)
+        assert ours.perform(Check(keys)) is torchs.check(keys) is ("missing" not in keys)
+        first, second = (bytes(heard) for heard in tap.heard)
+        assert without_nonce(second) == without_nonce(first)
+
+
 def test_a_key_deleted_while_it_is_read_reads_as_nothing_and_not_for_ever() -> None:
     """A wait and a read are two steps of the server; the participant takes emptiness for a lost event."""
     with tapped_store() as (served, tap):
