@@ -30,7 +30,8 @@ def route_to(host: str, port: int) -> tuple[str, bool] | None:
                 local = str(sock.getsockname()[0])
         except OSError:
             continue
-        if local == str(address[0]):
+        if local == str(address[0]) or is_loopback(str(address[0])):
+            # All of 127.0.0.0/8 is here, and the way to any of it starts at 127.0.0.1.
             return local, True
         remote = remote or local
     return (remote, False) if remote is not None else None
