@@ -81,6 +81,8 @@ class Step(Fact, frozen=True, kw_only=True):
     """The step's nodes in SLURM's order."""
     launched_from: str = ""
     """The address of srun's own machine: in a batch job that of the first node."""
+    is_array: bool = False
+    """The job is a task of an array, and other tasks may have more nodes of the run."""
     flags: dict[str, str] = {}
     """Variables that change what srun does when a node is lost."""
 

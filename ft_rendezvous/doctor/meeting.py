@@ -84,6 +84,7 @@ class Reception:
 
     async def open(self, taken: int) -> bool:
         """Listen on the first port that is free; False if none is."""
+        net.raise_file_limit(self.step.tasks + 256)
         for port in meeting_ports(self.step.key, taken):
             try:
                 listener = net.listen(port)

@@ -24,9 +24,10 @@ def find_step(env: Mapping[str, str]) -> Step | None:
     if not job_id:
         return None
     flags = {name: env[name] for name in FLAGS if name in env}
+    is_array = "SLURM_ARRAY_JOB_ID" in env
     step_id, tasks, task = (env.get(f"SLURM_{name}", "") for name in ("STEP_ID", "STEP_NUM_TASKS", "PROCID"))
     if not (step_id and is_digits(tasks) and is_digits(task) and int(task) < int(tasks)):
-        return Step(job_id=job_id, flags=flags)
+        return Step(job_id=job_id, is_array=is_array, flags=flags)
     return Step(
         job_id=job_id,
         step_id=step_id,
@@ -34,6 +35,7 @@ def find_step(env: Mapping[str, str]) -> Step | None:
         tasks=int(tasks),
         hosts=tuple(expand_names(env.get("SLURM_STEP_NODELIST", ""))),
         launched_from=env.get("SLURM_LAUNCH_NODE_IPADDR", ""),
+        is_array=is_array,
         flags=flags,
     )
 

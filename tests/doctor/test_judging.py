@@ -448,6 +448,13 @@ def test_a_node_alone_is_not_blamed_for_the_absence_of_others() -> None:
     assert of_check("spares", examination(node(), rules=rules(8, 10))) == []
 
 
+def test_a_task_of_an_array_is_not_blamed_for_the_absence_of_others() -> None:
+    part = [in_step(node(task), 2) for task in range(2)]
+    array = [replace(each, step=replace(each.step, is_array=True)) for each in part if each.step is not None]
+    assert of_check("spares", examination(*part, rules=rules(8, 10)))[0].status == "fail"
+    assert of_check("spares", examination(*array, rules=rules(8, 10))) == []
+
+
 def test_a_node_without_a_domain_among_others_is_warned_of() -> None:
     seen = examination(node(domain="A"), node(1, domain="B"), node(2))
     assert told("domains", seen)[::2] == ("warn", ("n3",))

@@ -55,8 +55,9 @@ def judge_settings(seen: Examination) -> list[Finding]:
 def judge_spares(seen: Examination) -> list[Finding]:
     """How many of these nodes would train, and what the others could make up for."""
     rules = seen.rules
-    if rules is None or seen.expected == 1:
-        return []  # A node alone does not know of the others.
+    is_part = seen.expected == 1 or any(node.step is not None and node.step.is_array for node in seen.nodes)
+    if rules is None or is_part:
+        return []  # A node alone, or a task of an array, does not know of the others.
     nodes = tuple(
         SnapshotNode(infra_rank=node.infra_rank, domain=node.domain, unit=node.unit, addr=node.host, pid=node.pid)
         for node in seen.nodes
@@ -82,7 +83,7 @@ def judge_spares(seen: Examination) -> list[Finding]:
     places = f" in {count(len(domains), 'domain')}" if domains else ""
     cover = outlook.cover
     assert cover is not None, "there is a world"
-    fact = f"{trains} of {count(len(nodes), 'node')}{places} would train; spares cover {cover}"
+    fact = f"{trains:,} of {count(len(nodes), 'node')}{places} would train; spares cover {cover}"
     if not seen.are_sizes_given:
         return [Finding(check="spares", status=Status.PASS, fact=f"{fact}; --nnodes MIN:MAX says how many train")]
     if cover.any_nodes > 0 or trains > rules.min_nodes:

@@ -68,15 +68,16 @@ def judge_no_kill(seen: Examination) -> list[Finding]:
     if seen.controller is None or seen.expected == 1:
         return []
     if seen.controller.no_kill:
-        return [Finding(check="no-kill", status=Status.PASS, fact="the job was submitted with --no-kill")]
+        fact = "the job was submitted with --no-kill; srun needs it too, and launcher.sh passes it"
+        return [Finding(check="no-kill", status=Status.PASS, fact=fact)]
     return [
         Finding(
             check="no-kill",
             status=Status.WARN,
             fact="nothing shows that the job was submitted with --no-kill, without which SLURM ends it with its first "
             "lost node",
-            remedy="submit with sbatch --no-kill (launcher.sh has the line); SLURM shows only what the batch script "
-            "says, so all is well if you passed it on the command line",
+            remedy="submit with sbatch --no-kill (launcher.sh has the line), and pass it to srun; SLURM shows only "
+            "what the batch script says: all is well if you passed it on the command line",
         )
     ]
 
