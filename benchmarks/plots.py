@@ -128,8 +128,10 @@ def _draw_lines(figure_class: Any, panels: dict[str, _Cases], model: Model | Non
     for axes, (title, cases) in zip(
         figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels.items(), strict=True
     ):
-        for line in lines_of(cases):
+        lines = lines_of(cases)
+        for line in lines:
             _draw_line(axes, line, colors[line.contender])
+        _name_late(axes, lines)
         if model is not None:
             predicted = [model.form(nodes) for nodes in NODES]
             axes.plot(NODES, predicted, color="#0b6bcb", linestyle=":", linewidth=1.2, label="model, nodes elsewhere")
@@ -153,14 +155,16 @@ def _draw_line(axes: Any, line: Line, color: str) -> None:
         axes.plot(*nodes_by_time, color=color, markersize=4, linewidth=width, label=line.label, **style)
     for nodes, limit_s in line.late:
         axes.plot([nodes], [limit_s], color=color, marker="^", markersize=8, linestyle="none")
-        axes.annotate(
-            f"{line.label}: not in {limit_s:g} s",
-            (nodes, limit_s),
-            (-6, 7),
-            textcoords="offset points",
-            fontsize=8,
-            ha="right",
-        )
+
+
+def _name_late(axes: Any, lines: Iterable[Line]) -> None:
+    """Say once, at the first of them, who did not finish: their marks lie upon each other."""
+    late = [(nodes, limit_s, line.label) for line in lines for nodes, limit_s in line.late]
+    if late:
+        nodes, limit_s, _ = min(late)
+        names = ", ".join(dict.fromkeys(label for _, _, label in late))
+        where = {"textcoords": "offset points", "fontsize": 8, "ha": "left"}
+        axes.annotate(f"{names}: not in {limit_s:g} s", (nodes, limit_s), (-6, 9), **where)
 
 
 # --- bars -------------------------------------------------------------------------------------------
