@@ -24,12 +24,13 @@ from benchmarks.crowd import in_thread
 from benchmarks.measure import require
 from ft_rendezvous import board, session
 from ft_rendezvous.core.model import Head
+from ft_rendezvous.net import raise_file_limit
 from ft_rendezvous.participant import Changed, Participant, Place
 from ft_rendezvous.ports import Op, Store, perform_move
 from ft_rendezvous.session import new_id
 from ft_rendezvous.settings import RunSettings
 from ft_rendezvous.store_socket import StoreSocket
-from ft_rendezvous.tcp_store import connect, raise_file_limit
+from ft_rendezvous.tcp_store import connect
 
 SETTLE_BEATS = 2
 

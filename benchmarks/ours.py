@@ -10,10 +10,11 @@ from benchmarks.crowd import Formed, Seat, form_world
 from ft_rendezvous.core.joining import Drained
 from ft_rendezvous.core.model import NodeInfo, Verdict
 from ft_rendezvous.host import Host
+from ft_rendezvous.net import CONNECTIONS_PER_NODE, listen, raise_file_limit
 from ft_rendezvous.participant import CHANGED, Flow, Place
-from ft_rendezvous.session import CONNECTIONS_PER_NODE, Session, new_id, open_session
+from ft_rendezvous.session import Session, new_id, open_session
 from ft_rendezvous.settings import NodeSettings, RunSettings, Settings, format_endpoint
-from ft_rendezvous.tcp_store import ServedStore, listen, raise_file_limit
+from ft_rendezvous.tcp_store import ServedStore
 
 HOST = "127.0.0.1"
 FILES_PER_NODE = CONNECTIONS_PER_NODE + 1

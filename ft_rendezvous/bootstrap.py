@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import socket
 
-from ft_rendezvous.tcp_store import ServedStore, listen
+from ft_rendezvous.net import listen
+from ft_rendezvous.tcp_store import ServedStore
 
 
 class Bootstrap:

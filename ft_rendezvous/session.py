@@ -20,12 +20,9 @@ from ft_rendezvous.participant import Participant
 from ft_rendezvous.ports import Check, Get
 from ft_rendezvous.settings import RunSettings, Settings, differing_keys
 from ft_rendezvous.store_socket import Found, StoreSocket, probe
-from ft_rendezvous.tcp_store import ServedStore, TcpStore, connect, listen, raise_file_limit
+from ft_rendezvous.tcp_store import ServedStore, TcpStore, connect
 
 log = logging.getLogger("ft_rendezvous")
-
-CONNECTIONS_PER_NODE = 3
-"""Voice, ear, and for a moment the greeting."""
 
 STRANGER_PATIENCE_S = 10.0
 """How long a port held by something else may take to become free; an earlier run may be leaving."""
@@ -75,8 +72,8 @@ def reopen_link(settings: Settings, node: NodeInfo, epoch: str, patience_s: floa
 
 def serve(settings: RunSettings, port: int, journal: Journal = log_entry, verdict_path: Path | None = None) -> Host:
     """Host a run's store and coordinator in this process. Raises OSError if the port is taken."""
-    wanted = CONNECTIONS_PER_NODE * settings.max_nodes + 256
-    allowed = raise_file_limit(wanted)
+    wanted = net.files_wanted(settings.max_nodes)
+    allowed = net.raise_file_limit(wanted)
     if allowed < wanted:
         log.warning(
             "this host may open %d files, %d nodes need %d: raise the limit (ulimit -Hn)",
@@ -84,7 +81,7 @@ def serve(settings: RunSettings, port: int, journal: Journal = log_entry, verdic
             settings.max_nodes,
             wanted,
         )
-    served = ServedStore(listen(port))
+    served = ServedStore(net.listen(port))
     return Host(served, settings, new_id(), journal, verdict_path)
 
 

@@ -1,4 +1,4 @@
-"""A plain socket that speaks just enough of TCPStore's wire protocol: greet, and block on a key.
+"""A plain socket that speaks just enough of TCPStore's wire protocol: greet, look for a key, block on one.
 
 Why not a second TCPStore client:
 
@@ -16,16 +16,18 @@ import contextlib
 import random
 import socket
 import struct
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.ports import Get, Op
+from ft_rendezvous.ports import Check, Get, Op
 from ft_rendezvous.settings import format_endpoint
 
-_VALIDATE, _GET, _WAIT, _PING = b"\x00", b"\x03", b"\x06", b"\x0d"
+_VALIDATE, _GET, _CHECK, _WAIT, _PING = b"\x00", b"\x03", b"\x05", b"\x06", b"\x0d"
 _MAGIC = struct.pack("<I", 0x3C85F7CE)
 _STOPPED_WAITING = b"\x00"
+_ALL_THERE = b"\x00"
 GREETING_TIMEOUT_S = 3.0
 
 
@@ -59,20 +61,30 @@ class StoreSocket:
             raise StoreUnavailable(self._endpoint, str(unfit.found)) from unfit
 
     def perform(self, op: Op) -> Any:
-        """The value of a key, once it exists; empty if it was deleted at that very moment."""
-        assert isinstance(op, Get), "this connection only reads"
-        key = _text("/" + op.key)
+        """Whether keys exist; or the value of a key, once it exists, empty if it was deleted at that very moment."""
         try:
-            self._socket.sendall(_WAIT + struct.pack("<Q", 1) + key)
-            if _receive(self._socket, 1) != _STOPPED_WAITING:
-                raise StoreUnavailable(self._endpoint, "the store ended the wait")
-            self._socket.sendall(_GET + key)
-            (length,) = struct.unpack("<Q", _receive(self._socket, 8))
-            return _receive(self._socket, length)
+            match op:
+                case Check(keys):
+                    return self._check(keys)
+                case Get(key):
+                    return self._get(key)
         except TimeoutError as error:
             raise StoreUnavailable(self._endpoint, "no answer in time") from error
         except (OSError, _Unfit) as error:
             raise StoreUnavailable(self._endpoint, "the connection is lost; its host died or left") from error
+        raise AssertionError("this connection only reads")
+
+    def _check(self, keys: Sequence[str]) -> bool:
+        self._socket.sendall(_CHECK + _texts(keys))
+        return _receive(self._socket, 1) == _ALL_THERE
+
+    def _get(self, key: str) -> bytes:
+        self._socket.sendall(_WAIT + _texts([key]))
+        if _receive(self._socket, 1) != _STOPPED_WAITING:
+            raise StoreUnavailable(self._endpoint, "the store ended the wait")
+        self._socket.sendall(_GET + _text("/" + key))
+        (length,) = struct.unpack("<Q", _receive(self._socket, 8))
+        return _receive(self._socket, length)
 
     def close(self) -> None:
         """End the connection; a thread that is blocked on it gets StoreUnavailable."""
@@ -138,6 +150,10 @@ def _receive(sock: socket.socket, size_bytes: int) -> bytes:
         parts.append(part)
         size_bytes -= len(part)
     return b"".join(parts)
+
+
+def _texts(keys: Sequence[str]) -> bytes:
+    return struct.pack("<Q", len(keys)) + b"".join(_text("/" + key) for key in keys)
 
 
 def _text(text: str) -> bytes:

@@ -5,8 +5,6 @@ Maps torch's errors to ours. Reads that may block for long are not made here but
 
 from __future__ import annotations
 
-import errno
-import resource
 import socket
 from collections.abc import Callable
 from datetime import timedelta
@@ -81,37 +79,3 @@ class ServedStore:
     def stop(self) -> None:
         """Stop serving, when the last operation under way has ended."""
         self._store = None
-
-
-def listen(port: int = 0) -> socket.socket:
-    """A listening socket on all addresses, IPv6 and IPv4 where both exist. Raises OSError if it is taken."""
-    if socket.has_ipv6:
-        try:
-            return _listen(socket.AF_INET6, "::", port)
-        except OSError as error:
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                raise
-    return _listen(socket.AF_INET, "0.0.0.0", port)
-
-
-def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((address, port))
-        sock.listen(16384)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def raise_file_limit(wanted: int) -> int:
-    """Allow this process as many open files as the system lets it; returns how many that are."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard and soft < wanted:
-        soft = min(wanted, hard) if hard != resource.RLIM_INFINITY else wanted
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return soft

@@ -28,6 +28,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
 
+from ft_rendezvous.agent_store import barrier_keys
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.settings import caught_signals
 from ft_rendezvous.workers import Started
@@ -84,6 +85,22 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
 
     setattr(run, _MARK, original)
     SimpleElasticAgent.run = run  # type: ignore[method-assign]
+
+
+def missing_parts() -> list[str]:
+    """What this package reaches for in torch and does not find; empty with a torch that it knows."""
+    wanted: list[tuple[Any, str]] = [
+        (SimpleElasticAgent, "run"),
+        *((SimpleElasticAgent, f"_{name}") for name in ("start_workers", "shutdown", "restart_workers")),
+        (SimpleElasticAgent, "_monitor_workers"),
+        (multiprocessing_api, "_terminate_process_handler"),
+    ]
+    missing = [f"{owner.__name__}.{name}" for owner, name in wanted if not hasattr(owner, name)]
+    try:
+        barrier_keys()
+    except ConfigError:
+        missing.append("the names of the exit barrier")
+    return missing
 
 
 def _tell_of_workers(agent: SimpleElasticAgent, handler: FtRendezvousHandler) -> Callable[[], RunResult | None]:

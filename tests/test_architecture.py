@@ -12,6 +12,9 @@ import pytest
 ROOT = Path(__file__).parent.parent / "ft_rendezvous"
 MODULES = sorted(ROOT.rglob("*.py"))
 CORE = sorted((ROOT / "core").glob("*.py"))
+DOCTOR = sorted((ROOT / "doctor").rglob("*.py"))
+JUDGING = [*sorted((ROOT / "doctor" / "checks").glob("*.py"))]
+JUDGING += [ROOT / "doctor" / f"{name}.py" for name in ("facts", "findings", "wording", "judging")]
 TOO_LONG = 400
 TORCHLESS = ("wire", "board", "ports", "coordinator", "registry", "participant", "journal", "settings", "errors", "net")
 CATCHERS = ("handler.py", "host.py", "line.py", "link.py", "door.py", "nvidia_health.py")
@@ -53,6 +56,8 @@ def torch_names_in(path: Path) -> set[str]:
 
 
 by_module = pytest.mark.parametrize("path", MODULES, ids=name_of)
+by_doctor_module = pytest.mark.parametrize("path", DOCTOR, ids=name_of)
+by_judging_module = pytest.mark.parametrize("path", JUDGING, ids=name_of)
 by_core_module = pytest.mark.parametrize("path", CORE, ids=name_of)
 
 
@@ -67,8 +72,8 @@ def test_the_core_imports_the_standard_library_msgspec_and_itself(path: Path) ->
         ), f"core/{path.name} imports {module}"
 
 
-@by_core_module
-def test_the_core_knows_no_clock_no_log_no_chance_and_no_input_or_output(path: Path) -> None:
+@pytest.mark.parametrize("path", [*CORE, *JUDGING], ids=name_of)
+def test_decisions_know_no_clock_no_log_no_chance_and_no_input_or_output(path: Path) -> None:
     forbidden = {"time", "datetime", "logging", "random", "secrets", "os", "socket", "threading", "asyncio", "pathlib"}
     assert not {module.split(".")[0] for module in imports_of(path)} & forbidden
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
@@ -80,6 +85,23 @@ def test_the_core_knows_no_clock_no_log_no_chance_and_no_input_or_output(path: P
 @by_core_module
 def test_core_and_protocol_run_without_torch(path: Path) -> None:
     assert not any("torch" in module for module in imports_of(path))
+
+
+@by_judging_module
+def test_the_doctor_judges_with_the_core_and_nothing_else(path: Path) -> None:
+    ours = {module for module in imports_of(path) if module.startswith("ft_rendezvous.")}
+    judging = {".".join(("ft_rendezvous", *each.relative_to(ROOT).with_suffix("").parts)) for each in JUDGING}
+    allowed = ("ft_rendezvous.core.", "ft_rendezvous.doctor.checks", *judging)
+    assert [module for module in ours if not module.startswith(allowed)] == []
+
+
+@by_doctor_module
+def test_the_doctor_runs_where_torch_is_broken(path: Path) -> None:
+    """What imports torch is a process of its own."""
+    if path.name == "torch_probe.py":
+        return
+    needs_torch = {"torch", "tcp_store", "bootstrap", "host", "link", "session", "operator", "torch_seams", "handler"}
+    assert not {part for module in imports_of(path) for part in module.split(".")[:2]} & needs_torch
 
 
 @pytest.mark.parametrize("module", TORCHLESS)
@@ -206,6 +228,7 @@ def test_dependencies_point_one_way(path: Path) -> None:
         "torch_seams": 8,
         "handler": 9,
         "entry": 10,
+        "doctor": 10,
         "cli": 11,
         "launch": 11,
     }

@@ -16,8 +16,9 @@ from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous import wire
 from ft_rendezvous.core.model import Arrival, Sealed, WorkerRanks
 from ft_rendezvous.core.model import Seat as PublishedSeat
+from ft_rendezvous.net import raise_file_limit
 from ft_rendezvous.ports import Add, Append, Get, Move, MultiSet, perform_move
-from ft_rendezvous.tcp_store import TcpStore, raise_file_limit
+from ft_rendezvous.tcp_store import TcpStore
 from ft_rendezvous.wire import Keys
 
 HOST = "127.0.0.1"

@@ -238,6 +238,49 @@ def serve(
     leave_at_once(code)
 
 
+@app.command()
+def doctor(  # noqa: PLR0917
+    endpoint: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where the run's store is to be: the nodes' --rdzv-endpoint.")
+    ],
+    nnodes: Annotated[
+        str | None,
+        typer.Option(metavar="MIN:MAX", help="The nodes' --nnodes. [default: all nodes of the step train]"),
+    ] = None,
+    rdzv_conf: Annotated[
+        str, typer.Option("--rdzv-conf", metavar="K=V,...", help="The nodes' --rdzv-conf; see **ftr settings**.")
+    ] = "",
+    rdzv_id: Annotated[
+        str,
+        typer.Option("--rdzv-id", metavar="ID", help="The run's name: one that is at the endpoint may be this one."),
+    ] = "",
+    timeout: Annotated[
+        float, typer.Option(min=1.0, metavar="SECONDS", help="How long to wait for the nodes of the step to report.")
+    ] = 60.0,
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print findings and facts as JSON; field names are stable.")
+    ] = False,
+) -> None:
+    """Look for what would keep a run from starting, or from surviving a lost node, before it is started.
+
+    Alone it examines this machine. As `srun --ntasks-per-node=1 ftr doctor --endpoint HOST:PORT` it examines every node
+    of the allocation, and the first task prints one table: pass, warn or fail, and the remedy. A run that lives at the
+    endpoint is named and left alone. docs/doctor.md says what each finding means.
+
+    Exit code, the same on all nodes: 0 nothing failed (there may be warnings), 1 something did, 2 for options that
+    cannot be read.
+    """
+    from ft_rendezvous.cli.doctor import run_doctor  # noqa: PLC0415
+
+    try:
+        with _telling_errors("nothing was changed"):
+            code = run_doctor(endpoint, rdzv_id, nnodes, rdzv_conf, timeout, is_json)
+    except typer.Exit as stopped:
+        code = stopped.exit_code
+    # A resolver that is still waiting for an answer must not hold us.
+    leave_at_once(code)
+
+
 Endpoint = Annotated[str, typer.Argument(metavar="HOST:PORT", help="The run's --rdzv-endpoint.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is logged, and told to the nodes.")]
 

@@ -14,7 +14,7 @@ from tests.cli.conftest import Shell
 def test_help_lists_every_command(shell: Shell) -> None:
     done = shell.ftr("--help")
     assert done.returncode == 0
-    for word in ("demo", "serve", "settings", "--version", "torchrun --nnodes=8:10"):
+    for word in ("demo", "serve", "doctor", "settings", "--version", "torchrun --nnodes=8:10"):
         assert word in done.stdout
 
 
@@ -45,6 +45,10 @@ def test_no_command_shows_the_help(shell: Shell) -> None:
                 "Exit code",
             ],
         ),
+        (
+            "doctor",
+            ["--endpoint", "--nnodes", "--rdzv-conf", "--rdzv-id", "--timeout", "--json", "srun", "Exit code"],
+        ),
         ("settings", ["--rdzv-conf"]),
     ],
 )
@@ -63,7 +67,7 @@ def test_settings_are_markdown_without_a_terminal(shell: Shell) -> None:
 
 
 def test_starting_up_does_not_import_torch(shell: Shell) -> None:
-    modules = "ft_rendezvous.cli.main, ft_rendezvous.cli.demo, ft_rendezvous.cli.serve"
+    modules = "ft_rendezvous.cli.main, ft_rendezvous.cli.demo, ft_rendezvous.cli.serve, ft_rendezvous.cli.doctor"
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert shell.run(sys.executable, "-c", code).stdout == "False\n"
 

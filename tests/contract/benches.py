@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from ft_rendezvous.net import listen
 from ft_rendezvous.ports import Check, Get, Op
 from ft_rendezvous.store_socket import StoreSocket
-from ft_rendezvous.tcp_store import ServedStore, connect, listen
+from ft_rendezvous.tcp_store import ServedStore, connect
 from tests.sim.store import SimStore
 
 LONG_S = 60.0

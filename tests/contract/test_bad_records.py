@@ -11,9 +11,10 @@ from ft_rendezvous import coordinator, session, store_socket, wire
 from ft_rendezvous.core.model import Arrival, NodeInfo, VerdictKind
 from ft_rendezvous.errors import ConfigError, Refused, StoreUnavailable
 from ft_rendezvous.journal import NodeFenced, RecordRefused
+from ft_rendezvous.net import listen
 from ft_rendezvous.ports import Add, Append, Set
 from ft_rendezvous.store_socket import probe
-from ft_rendezvous.tcp_store import ServedStore, listen
+from ft_rendezvous.tcp_store import ServedStore
 from tests.contract.benches import LONG_S
 from tests.contract.live import LiveRun, live_run, run_settings
 from tests.contract.strangers import Answer, free_port, hang_up, listener, say_nothing, speak_http

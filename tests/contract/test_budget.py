@@ -12,9 +12,10 @@ from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
 from ft_rendezvous.coordinator import Coordinator
 from ft_rendezvous.core.model import Outcome
+from ft_rendezvous.net import listen
 from ft_rendezvous.ports import MultiGet
 from ft_rendezvous.settings import RunSettings
-from ft_rendezvous.tcp_store import ServedStore, connect, listen
+from ft_rendezvous.tcp_store import ServedStore, connect
 from tests.contract.benches import LONG_S
 from tests.contract.counting import BEAT, CountingStore, CycleTally, Tally, counted
 from tests.contract.live import LiveNode, live_run

@@ -13,9 +13,10 @@ from torch.distributed import TCPStore
 
 from ft_rendezvous import store_socket
 from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.net import listen
 from ft_rendezvous.ports import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
 from ft_rendezvous.store_socket import Found, StoreSocket, probe
-from ft_rendezvous.tcp_store import ServedStore, connect, listen
+from ft_rendezvous.tcp_store import ServedStore, connect
 from tests.contract.benches import LONG_S
 from tests.contract.strangers import (
     Answer,
@@ -233,6 +234,17 @@ def test_a_store_socket_says_byte_for_byte_what_torchs_own_client_says(key: str,
         assert bytes(torchs.get(key)) == value
         ours = StoreSocket("127.0.0.1", tap.port)
         assert ours.perform(Get(key)) == value
+        first, second = (bytes(heard) for heard in tap.heard)
+        assert without_nonce(second) == without_nonce(first)
+
+
+@pytest.mark.parametrize("keys", [["ft/head"], ["ft/head", "ключ"], ["ft/head", "ключ", "missing"]])
+def test_a_store_socket_looks_for_keys_as_torchs_own_client_does(keys: list[str]) -> None:
+    with tapped_store() as (served, tap):
+        served.perform(MultiSet(["ft/head", "ключ"], [b"", b"x"]))
+        torchs = TCPStore("127.0.0.1", tap.port, is_master=False, wait_for_workers=False)
+        ours = StoreSocket("127.0.0.1", tap.port)
+        assert ours.perform(Check(keys)) is torchs.check(keys) is ("missing" not in keys)
         first, second = (bytes(heard) for heard in tap.heard)
         assert without_nonce(second) == without_nonce(first)
 

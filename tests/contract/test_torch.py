@@ -134,6 +134,13 @@ def test_a_torch_whose_agent_has_no_run_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("stock_run")
+def test_what_a_torch_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch_seams.missing_parts() == []
+    monkeypatch.delattr(agent_api.SimpleElasticAgent, "_monitor_workers")
+    monkeypatch.delattr(agent_api, "_TERMINAL_STATE_SYNC_ID")
+    assert torch_seams.missing_parts() == ["SimpleElasticAgent._monitor_workers", "the names of the exit barrier"]
+
+
 def test_a_node_that_leaves_gracefully_has_succeeded_with_no_results() -> None:
     handler = our_handler()
     assert Agent(handler, leave_gracefully).run() is None, "torch has fixed pytorch #194710: drop this seam"

@@ -18,7 +18,8 @@ from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch import running
 from ft_rendezvous.launch.options import Plan, Process, Run
 from ft_rendezvous.launch.running import Running, await_endpoint, read_verdict
-from ft_rendezvous.tcp_store import ServedStore, listen
+from ft_rendezvous.net import listen
+from ft_rendezvous.tcp_store import ServedStore
 from ft_rendezvous.verdict_file import VerdictReport, write_verdict
 
 

@@ -1,0 +1,1 @@
+"""`ftr doctor`: a preflight. Nodes gather facts, one of them collects them, pure checks turn them into findings."""

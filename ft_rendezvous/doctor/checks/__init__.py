@@ -1,0 +1,1 @@
+"""From facts to findings: pure functions, one or a few per question. No clock, no socket, no torch, no environment."""

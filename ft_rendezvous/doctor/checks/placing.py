@@ -1,0 +1,115 @@
+"""Settings, and what a run of these nodes could lose: the same functions that seal a cycle answer it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ft_rendezvous.core.explaining import foresee, lacks_place
+from ft_rendezvous.core.snapshot import Snapshot, SnapshotNode, restore
+from ft_rendezvous.doctor.facts import NodeFacts
+from ft_rendezvous.doctor.findings import Examination, Finding, Status
+from ft_rendezvous.doctor.wording import count, describe_nodes
+
+
+def judge_settings(seen: Examination) -> list[Finding]:
+    """Whether they can work, on every node, and are the same."""
+    found: list[Finding] = []
+    wrong: dict[str, list[NodeFacts]] = defaultdict(list)
+    for node in seen.nodes:
+        if node.run_error or node.node_error:
+            # Without its own name in them, errors of many nodes are one.
+            error = (node.run_error or node.node_error).replace(f"node {node.host}", "this node")
+            wrong[error].append(node)
+    found += [
+        Finding(
+            check="settings",
+            status=Status.FAIL,
+            fact=error,
+            remedy="ftr settings lists every key, docs/placement.md where a node's place comes from",
+            nodes=seen.names(nodes),
+        )
+        for error, nodes in wrong.items()
+    ]
+    readings: dict[tuple[tuple[str, str], ...], list[NodeFacts]] = defaultdict(list)
+    for node in seen.nodes:
+        if not node.run_error:
+            readings[tuple(sorted(node.settings.items()))].append(node)
+    if len(readings) > 1:
+        groups = sorted(readings.items(), key=lambda group: -len(group[1]))
+        usual = dict(groups[0][0])
+        keys = {key for reading, _ in groups[1:] for key, value in reading if usual.get(key) != value}
+        found.append(
+            Finding(
+                check="settings",
+                status=Status.FAIL,
+                fact=f"nodes read different settings: {', '.join(sorted(keys))}; whoever differs is refused",
+                remedy="use one --rdzv-conf, and one config file, on all nodes",
+                nodes=seen.names(node for _, nodes in groups[1:] for node in nodes),
+            )
+        )
+    if not found:
+        found.append(Finding(check="settings", status=Status.PASS, fact="settings are valid"))
+    return found
+
+
+def judge_spares(seen: Examination) -> list[Finding]:
+    """How many of these nodes would train, and what the others could make up for."""
+    rules = seen.rules
+    is_part = seen.expected == 1 or any(node.step is not None and node.step.is_array for node in seen.nodes)
+    if rules is None or is_part:
+        return []  # A node alone, or a task of an array, does not know of the others.
+    nodes = tuple(
+        SnapshotNode(infra_rank=node.infra_rank, domain=node.domain, unit=node.unit, addr=node.host, pid=node.pid)
+        for node in seen.nodes
+    )
+    try:
+        arrived, _ = restore(Snapshot(nodes))
+    except ValueError:
+        return []  # Two of one infra rank: told elsewhere.
+    arrived = {name: arrival for name, arrival in arrived.items() if not lacks_place(arrival.node, rules)}
+    outlook = foresee(arrived, (), rules)
+    sizes = f"--nnodes={rules.min_nodes}:{rules.max_nodes}"
+    if outlook.lack is not None:
+        return [
+            Finding(
+                check="spares",
+                status=Status.FAIL if seen.are_sizes_given else Status.WARN,
+                fact=f"with {sizes} these nodes would wait for more: {outlook.lack}",
+                remedy="add nodes, or lower MIN of --nnodes",
+            )
+        ]
+    trains = sum(line.rank is not None for line in outlook.lines)
+    domains = {node.domain for node in seen.nodes if node.domain is not None}
+    places = f" in {count(len(domains), 'domain')}" if domains else ""
+    cover = outlook.cover
+    assert cover is not None, "there is a world"
+    fact = f"{trains:,} of {count(len(nodes), 'node')}{places} would train; spares cover {cover}"
+    if not seen.are_sizes_given:
+        return [Finding(check="spares", status=Status.PASS, fact=f"{fact}; --nnodes MIN:MAX says how many train")]
+    if cover.any_nodes > 0 or trains > rules.min_nodes:
+        return [Finding(check="spares", status=Status.PASS, fact=f"{fact} ({sizes})")]
+    return [
+        Finding(
+            check="spares",
+            status=Status.WARN,
+            fact=f"{fact} ({sizes}): the loss of a node would make the run wait for a replacement",
+            remedy="start more nodes than MIN, or lower MIN; docs/placement.md says how many are needed",
+        )
+    ]
+
+
+def judge_domains(seen: Examination) -> list[Finding]:
+    """Nodes without a domain among nodes that have one: they are placed first, and apart."""
+    without = [node for node in seen.nodes if node.domain is None]
+    if not without or len(without) == len(seen.nodes):
+        return []
+    return [
+        Finding(
+            check="domains",
+            status=Status.WARN,
+            fact=f"{describe_nodes(seen.names(without), len(seen.nodes))} of {count(len(seen.nodes), 'node')} have no "
+            "domain, and the others have",
+            remedy="set domain_from for all, or FT_DOMAIN_ID on each; docs/placement.md",
+            nodes=seen.names(without),
+        )
+    ]

@@ -1,0 +1,267 @@
+"""The endpoint and the way to it: whose it is, who reaches it, from which address, with how many files."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from ft_rendezvous.doctor.facts import Attempt, LiveRun, NodeFacts, State
+from ft_rendezvous.doctor.findings import Examination, Finding, Status
+from ft_rendezvous.doctor.wording import count, listing
+
+ANOTHER_PORT = "choose another port in --endpoint, and in --rdzv-endpoint"
+
+
+# --- whose it is ------------------------------------------------------------------------------------
+
+
+def judge_endpoint(seen: Examination) -> list[Finding]:
+    """Whether a run could live at the endpoint, and every node would reach it."""
+    judge: Mapping[State, Callable[[Examination], tuple[Status, str, str]]] = {
+        State.HELD: _judge_held,
+        State.RUN: _judge_run,
+        State.OTHER_STORE: _judge_stranger,
+        State.STRANGER: _judge_stranger,
+        State.TAKEN: _judge_taken,
+        State.FORBIDDEN: _judge_forbidden,
+        State.NOTHING: _judge_nothing,
+        State.NO_ANSWER: _judge_no_answer,
+        State.UNKNOWN_HOST: _judge_no_answer,
+    }
+    status, fact, remedy = judge[seen.endpoint.state](seen)
+    looked = seen.names(node for node in seen.nodes if node.task == seen.looked)
+    return [
+        Finding(check="endpoint", status=status, fact=fact, remedy=remedy, nodes=looked),
+        *_judge_attempts(seen),
+    ]
+
+
+def _judge_held(seen: Examination) -> tuple[Status, str, str]:
+    return Status.PASS, f"port {seen.port} is free there: a run can live at {seen.endpoint_name}", ""
+
+
+def _judge_run(seen: Examination) -> tuple[Status, str, str]:
+    run = seen.endpoint.run
+    assert run is not None, "a run was found"
+    where = f"run {run.run_id!r} is at {seen.endpoint_name}"
+    if run.verdict:
+        fact = f"{where}; it has ended ({run.verdict}) and its store is about to go"
+        return Status.WARN, fact, f"wait until it is gone, or {ANOTHER_PORT}"
+    fact = f"{where}, {_tell_cycle(run)}; it was looked at once and left alone"
+    if not seen.run_id:
+        remedy = f"a new run needs a port of its own: {ANOTHER_PORT}; for a node of this run, pass --rdzv-id"
+        return Status.WARN, fact, remedy
+    if run.run_id != seen.run_id:
+        return Status.FAIL, f"{fact}; it is not {seen.run_id!r}", ANOTHER_PORT
+    if seen.run_differs:
+        differs = listing(seen.run_differs)
+        return Status.FAIL, f"{fact}; its settings differ: {differs}", "use the same --nnodes and --rdzv-conf"
+    return Status.PASS, fact, ""
+
+
+def _tell_cycle(run: LiveRun) -> str:
+    return f"in cycle {run.cycle_id}" if run.is_sealed else f"waiting for nodes in cycle {run.cycle_id}"
+
+
+def _judge_stranger(seen: Examination) -> tuple[Status, str, str]:
+    return Status.FAIL, f"{seen.endpoint_name} is someone else's: {seen.endpoint.detail}", ANOTHER_PORT
+
+
+def _judge_taken(seen: Examination) -> tuple[Status, str, str]:
+    fact = f"port {seen.port} is taken, though nothing answers at {seen.endpoint_name}"
+    return Status.FAIL, fact, f"{ANOTHER_PORT}, or find who has it: ss -ltnp 'sport = :{seen.port}'"
+
+
+def _judge_forbidden(seen: Examination) -> tuple[Status, str, str]:
+    return Status.FAIL, f"port {seen.port} cannot be listened on: {seen.endpoint.detail}", ANOTHER_PORT
+
+
+def _judge_nothing(seen: Examination) -> tuple[Status, str, str]:
+    who = "this is not its machine" if seen.expected == 1 else "none of these nodes is its machine"
+    remedy = "start ftr serve there and ask again, or name one of the nodes in --endpoint"
+    return Status.WARN, f"nothing listens at {seen.endpoint_name} yet, and {who}", remedy
+
+
+def _judge_no_answer(seen: Examination) -> tuple[Status, str, str]:
+    remedy = "look whether the host is up, its name is right, and no firewall drops what is sent to that port"
+    return Status.FAIL, f"{seen.endpoint_name}: {seen.endpoint.detail}", remedy
+
+
+# --- who reaches it ---------------------------------------------------------------------------------
+
+
+def _judge_attempts(seen: Examination) -> list[Finding]:
+    cut_off: dict[str, list[NodeFacts]] = defaultdict(list)
+    reached = []
+    for node in seen.nodes:
+        attempts = seen.attempts.get(node.task, ())
+        if any(not attempt.error for attempt in attempts):
+            reached.append(node)
+        elif attempts:
+            cut_off[attempts[0].error].append(node)
+    found = [
+        Finding(
+            check="reach",
+            status=Status.FAIL,
+            fact=f"{seen.endpoint_name} is not reached: {error}",
+            remedy="open the port between the nodes, and look whether the name means the same machine there",
+            nodes=seen.names(nodes),
+        )
+        for error, nodes in cut_off.items()
+    ]
+    if reached and seen.expected > 1:
+        fact = f"{seen.endpoint_name} is reached"
+        found.append(Finding(check="reach", status=Status.PASS, fact=fact, nodes=seen.names(reached)))
+    return found
+
+
+def judge_families(seen: Examination) -> list[Finding]:
+    """IPv4 and IPv6: a name with both is tried with both, and one that does not work costs time at every connection."""
+    broken: dict[str, list[NodeFacts]] = defaultdict(list)
+    fine: dict[str, list[NodeFacts]] = defaultdict(list)
+    for node in seen.nodes:
+        attempts = seen.attempts.get(node.task, ())
+        dead = [attempt for attempt in attempts if attempt.error]
+        if dead and len(dead) < len(attempts):
+            broken[_tell_broken(attempts)].append(node)
+        elif node.endpoint.found:
+            fine[" and ".join(_families(node.endpoint.found))].append(node)
+    found = [
+        Finding(
+            check="families",
+            status=Status.WARN,
+            fact=fact,
+            remedy="every connection tries the other address too: let the name have one address that works, or use "
+            "that address as the endpoint",
+            nodes=seen.names(nodes),
+        )
+        for fact, nodes in broken.items()
+    ]
+    for families, nodes in fine.items():
+        fact = f"the endpoint has {families}{'' if seen.attempts else ' (not tried)'}"
+        found.append(Finding(check="families", status=Status.PASS, fact=fact, nodes=seen.names(nodes)))
+    return found
+
+
+def _tell_broken(attempts: Sequence[Attempt]) -> str:
+    dead = listing([f"{attempt.address} does not work ({attempt.error})" for attempt in attempts if attempt.error])
+    works = listing([attempt.address for attempt in attempts if not attempt.error])
+    return f"of the endpoint's addresses {dead}, {works} does"
+
+
+def _families(addresses: Sequence[str]) -> list[str]:
+    found = [ipaddress.ip_address(address.partition("%")[0]) for address in addresses]
+    versions = {4 if getattr(address, "ipv4_mapped", None) else address.version for address in found}
+    return [f"IPv{version}" for version in sorted(versions)]
+
+
+# --- from where -------------------------------------------------------------------------------------
+
+
+def judge_address(seen: Examination) -> list[Finding]:
+    """The address others reach a node at: its own, and on a way that leaves the machine where it must."""
+    machines = {node.machine for node in seen.nodes}
+    if len({node.machine for node in seen.hosts}) > 1:
+        return [
+            Finding(
+                check="address",
+                status=Status.FAIL,
+                fact=f"{count(len(seen.hosts), 'node')} on different machines each take themselves for the endpoint's, "
+                "and would each host a run",
+                remedy="use a name that means one machine everywhere: not localhost, and no name that /etc/hosts maps "
+                "to 127.0.0.1 or 127.0.1.1",
+                nodes=seen.names(seen.hosts),
+            )
+        ]
+    found = []
+    nowhere = [node for node in seen.nodes if node.route is None and node.endpoint.found]
+    if nowhere:
+        found.append(
+            Finding(
+                check="address",
+                status=Status.FAIL,
+                fact="there is no route to the endpoint",
+                remedy="look at ip route get ADDRESS on the node",
+                nodes=seen.names(nowhere),
+            )
+        )
+    ways: dict[str, list[NodeFacts]] = defaultdict(list)
+    inside: list[NodeFacts] = []
+    for node in seen.nodes:
+        if node.route is None:
+            continue
+        if node.route.is_loopback and not node.is_host and len(machines) > 1:
+            inside.append(node)
+        else:
+            ways[_tell_way(node, len(seen.nodes) > 1)].append(node)
+    if inside:
+        found.append(
+            Finding(
+                check="address",
+                status=Status.FAIL,
+                fact="the way to the endpoint ends on loopback, and the endpoint is elsewhere",
+                remedy="look for the endpoint's name in /etc/hosts there",
+                nodes=seen.names(inside),
+            )
+        )
+    found += [
+        Finding(check="address", status=Status.PASS, fact=way, nodes=seen.names(nodes)) for way, nodes in ways.items()
+    ]
+    return found
+
+
+def _tell_way(node: NodeFacts, is_one_of_many: bool) -> str:
+    """Alike for nodes that are alike."""
+    assert node.route is not None
+    interface = f" through {node.route.interface}" if node.route.interface else ""
+    if node.route.is_here:
+        return f"the endpoint is this machine{'' if is_one_of_many else f' ({node.route.address})'}{interface}"
+    address = "" if is_one_of_many else f" from {node.route.address}"
+    return f"the endpoint is reached{address}{interface or ' on an interface that is not known'}"
+
+
+# --- with what --------------------------------------------------------------------------------------
+
+
+def judge_files(seen: Examination) -> list[Finding]:
+    """The store host needs two connections per node, and a third while a node greets."""
+    if not seen.hosts or not seen.files_wanted:
+        return []
+    short = [node for node in seen.hosts if 0 <= node.files_hard < seen.files_wanted]
+    if short:
+        return [
+            Finding(
+                check="files",
+                status=Status.FAIL,
+                fact=f"the store host may open {short[0].files_hard:,} files and needs {seen.files_wanted:,}",
+                remedy="raise the hard limit there (ulimit -Hn; LimitNOFILE= of slurmd), or run ftr serve where it is "
+                "higher",
+                nodes=seen.names(short),
+            )
+        ]
+    least = min(seen.hosts, key=lambda node: node.files_hard)
+    fact = f"the store host may open {least.files_hard:,} files and needs {seen.files_wanted:,}"
+    return [Finding(check="files", status=Status.PASS, fact=fact, nodes=seen.names(seen.hosts))]
+
+
+def judge_port(seen: Examination) -> list[Finding]:
+    """A port that the system may give to any outgoing connection is not always free."""
+    exposed = [
+        node
+        for node in seen.hosts
+        if node.outgoing_ports is not None and node.outgoing_ports[0] <= seen.port <= node.outgoing_ports[1]
+    ]
+    if not exposed:
+        return []
+    first, last = exposed[0].outgoing_ports or (0, 0)
+    return [
+        Finding(
+            check="port",
+            status=Status.WARN,
+            fact=f"port {seen.port} is among those the system gives to outgoing connections ({first} to {last}): it "
+            "may be taken when a run starts",
+            remedy=f"choose one below {first}, such as 29400",
+            nodes=seen.names(exposed),
+        )
+    ]

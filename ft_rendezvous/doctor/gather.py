@@ -1,0 +1,147 @@
+"""A node's own facts. Asks the resolver, the kernel and the Python environment; touches no other machine's port."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from ft_rendezvous import __version__, net
+from ft_rendezvous.doctor.facts import Lookup, NodeFacts, Route, Software, Step, Torch
+from ft_rendezvous.doctor.interfaces import interface_of
+from ft_rendezvous.doctor.lookups import addresses_of, ask_all, name_of, seen_as
+from ft_rendezvous.doctor.torch_probe import run_probe
+from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.settings import Settings, format_endpoint, is_loopback, parse_settings
+
+LOCALHOST = "localhost"
+"""As which a process that hosts a store connects to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the doctor was asked to look at."""
+
+    host: str
+    port: int
+    run_id: str = ""
+    sizes: tuple[int, int] | None = None
+    """MIN and MAX of --nnodes."""
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float = 60.0
+
+    @property
+    def endpoint(self) -> str:
+        return format_endpoint(self.host, self.port)
+
+
+def gather_facts(asked: Asked, step: Step | None, env: Mapping[str, str]) -> NodeFacts:
+    """Everything this node can say of itself."""
+    hostname = socket.gethostname()
+    run, run_error = read_settings(asked, step, env, is_node=False)
+    node, node_error = (None, "") if run is None else read_settings(asked, step, env, is_node=True)
+    names = ask_all({name: addresses_of(name) for name in (asked.host, hostname, LOCALHOST)})
+    route = _find_route(asked) if names[asked.host].found else None
+    seen_at = _addresses_seen(route, names[LOCALHOST])
+    reverse = ask_all({address: name_of(address) for address in seen_at})
+    # Not while lookups are timed: an import of torch is all that a small machine can do.
+    torch = run_probe(env, asked.timeout_s * 0.75)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_host = None if node is None else node.node.is_host
+    return NodeFacts(
+        task=0 if step is None else step.task,
+        host=env.get("SLURMD_NODENAME") or hostname,
+        machine=_machine(),
+        pid=os.getpid(),
+        infra_rank=None if node is None else node.node.infra_rank,
+        domain=None if node is None else node.node.domain_id,
+        unit=None if node is None else node.node.unit_id,
+        settings={} if run is None else run.run.as_dict(),
+        run_error=run_error,
+        node_error=node_error,
+        is_host=route is not None and route.is_here if is_host is None else is_host,
+        endpoint=names[asked.host],
+        own_name=names[hostname],
+        route=route,
+        reverse=tuple(reverse.values()),
+        resolver_options=env.get("RES_OPTIONS", ""),
+        files_soft=soft,
+        files_hard=hard,
+        outgoing_ports=_outgoing_ports(),
+        software=_describe_software(env, torch),
+        step=step,
+    )
+
+
+def read_settings(
+    asked: Asked, step: Step | None, env: Mapping[str, str], is_node: bool
+) -> tuple[Settings | None, str]:
+    """The settings as torchrun's nodes would read them, or why they cannot work."""
+    count = 1 if step is None else step.tasks
+    min_nodes, max_nodes = asked.sizes or (count, count)
+    try:
+        settings = parse_settings(
+            endpoint=asked.endpoint,
+            run_id=asked.run_id or "doctor",
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
+            conf=asked.conf,
+            env=env,
+            is_node=is_node,
+        )
+    except ConfigError as error:
+        return None, str(error)
+    return settings, ""
+
+
+def _find_route(asked: Asked) -> Route | None:
+    found = net.route_to(asked.host, asked.port)
+    if found is None:
+        return None
+    address, is_here = found
+    return Route(address=address, is_here=is_here, is_loopback=is_loopback(address), interface=interface_of(address))
+
+
+def _addresses_seen(route: Route | None, localhost: Lookup) -> list[str]:
+    """The addresses under which a store may see this node: from outside, and from itself, plain and mapped."""
+    addresses = [*localhost.found] if localhost.found else ["127.0.0.1"]
+    if route is not None:
+        addresses.append(route.address)
+    plain = [address.partition("%")[0] for address in addresses]
+    return list(dict.fromkeys([*plain, *(seen_as(address) for address in plain)]))
+
+
+def _machine() -> str:
+    """What processes on one kernel with one network share."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/net')}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _outgoing_ports() -> tuple[int, int] | None:
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return int(first), int(last)
+    except (OSError, ValueError):
+        return None
+
+
+def _describe_software(env: Mapping[str, str], torch: Torch) -> Software:
+    return Software(
+        python=platform.python_version(),
+        executable=sys.executable,
+        ft_rendezvous=__version__,
+        is_registered=any(entry.name == "ft" for entry in entry_points(group="torchrun.handlers")),
+        torchrun=shutil.which("torchrun", path=env.get("PATH")) or "",
+        torch=torch,
+    )

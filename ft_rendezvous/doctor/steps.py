@@ -1,0 +1,95 @@
+"""What SLURM says of this process: from its environment, and, for one node, from the controller."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+
+from ft_rendezvous.conf import is_digits
+from ft_rendezvous.doctor.facts import Controller, Step
+from ft_rendezvous.doctor.wording import expand_names
+
+FLAGS = ("SLURM_KILL_BAD_EXIT", "SLURM_WAIT", "SLURM_NO_KILL", "SBATCH_NO_KILL")
+CONTROLLER_S = 5.0
+
+
+def find_step(env: Mapping[str, str]) -> Step | None:
+    """The job and step this process belongs to; None outside of SLURM.
+
+    A batch script has SLURM_PROCID and SLURM_NTASKS too, but only srun gives a step's number of tasks.
+    """
+    job_id = env.get("SLURM_JOB_ID", "")
+    if not job_id:
+        return None
+    flags = {name: env[name] for name in FLAGS if name in env}
+    is_array = "SLURM_ARRAY_JOB_ID" in env
+    step_id, tasks, task = (env.get(f"SLURM_{name}", "") for name in ("STEP_ID", "STEP_NUM_TASKS", "PROCID"))
+    if not (step_id and is_digits(tasks) and is_digits(task) and int(task) < int(tasks)):
+        return Step(job_id=job_id, is_array=is_array, flags=flags)
+    return Step(
+        job_id=job_id,
+        step_id=step_id,
+        task=int(task),
+        tasks=int(tasks),
+        hosts=tuple(expand_names(env.get("SLURM_STEP_NODELIST", ""))),
+        launched_from=env.get("SLURM_LAUNCH_NODE_IPADDR", ""),
+        is_array=is_array,
+        flags=flags,
+    )
+
+
+def ask_controller(step: Step, env: Mapping[str, str]) -> Controller:
+    """What only SLURM's controller knows. Whatever it does not tell stays unknown."""
+    conf = _scontrol("show", "config", env=env)
+    kill = re.search(r"^KillOnBadExit\s*=\s*(\d+)", conf, re.MULTILINE)
+    wait = re.search(r"^WaitTime\s*=\s*(\d+)", conf, re.MULTILINE)
+    no_kill = (
+        step.flags.get("SBATCH_NO_KILL", "off").lower() != "off"
+        or asks_no_kill(_scontrol("write", "batch_script", step.job_id, "-", env=env))
+        or _was_submitted_so(_scontrol("show", "job", "--oneliner", step.job_id, env=env))
+    )
+    return Controller(
+        kill_on_bad_exit=None if kill is None else kill[1] != "0",
+        wait_s=None if wait is None else int(wait[1]),
+        no_kill=True if no_kill else None,
+    )
+
+
+def asks_no_kill(script: str) -> bool:
+    """Whether a batch script's own lines do; those after the first command are no options any more."""
+    for line in script.splitlines():
+        if line.startswith("#SBATCH"):
+            try:
+                words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
+            except ValueError:
+                continue
+            if "--no-kill" in words or "-k" in words:
+                return True
+        elif line.strip() and not line.startswith("#"):
+            return False
+    return False
+
+
+def _was_submitted_so(job: str) -> bool:
+    """Newer versions of SLURM show the command line."""
+    line = re.search(r"\bSubmitLine=(.*?)(?: [A-Z]\w+=|$)", job)
+    return line is not None and bool({"--no-kill", "-k"} & set(line[1].split()))
+
+
+def _scontrol(*arguments: str, env: Mapping[str, str]) -> str:
+    """What scontrol prints; nothing if it is not there, says no, or takes too long."""
+    try:
+        done = subprocess.run(
+            ["scontrol", *arguments],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=CONTROLLER_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,133 @@
+"""Holding, looking and reaching, on loopback, with real programs at the other end."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from ft_rendezvous import net
+from ft_rendezvous.core.model import Verdict, VerdictKind
+from ft_rendezvous.doctor import endpoint
+from ft_rendezvous.doctor.endpoint import HeldPort, hold, look, name_clients, reach
+from ft_rendezvous.doctor.facts import State
+from ft_rendezvous.ports import Set, perform_move
+from ft_rendezvous.tcp_store import ServedStore
+from ft_rendezvous.wire import HEAD_KEY
+from tests.contract.live import live_run
+from tests.contract.strangers import Answer, echo, free_port, hang_up, listener, reset, say_nothing, speak_http
+
+
+def test_a_free_port_is_held_and_let_go() -> None:
+    port = free_port()
+    held, seen = hold("127.0.0.1", port, "token")
+    assert held is not None
+    assert seen.state is State.HELD
+    assert [attempt.error for attempt in reach("127.0.0.1", port, "token")] == [""]
+    assert held.clients() == ["::ffff:127.0.0.1"], "as a store would see them"
+    held.close()
+    net.listen(port).close()
+
+
+def test_whoever_hears_another_token_has_come_to_the_wrong_place() -> None:
+    held = HeldPort(port := free_port(), "theirs")
+    (attempt,) = reach("127.0.0.1", port, "ours")
+    held.close()
+    assert attempt.error == "at 127.0.0.1 somebody else answers"
+
+
+def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldPort(port := free_port(), "token")
+    resolve = socket.getaddrinfo
+
+    def both(host: str, *rest: object, **more: object) -> object:
+        return (
+            resolve("127.0.0.1", *rest, **more) + resolve("127.0.0.2", *rest, **more)
+            if host == "n1"
+            else resolve(  # type: ignore[operator,arg-type]
+                host,
+                *rest,
+                **more,  # type: ignore[arg-type]
+            )
+        )
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    assert [(attempt.address, attempt.error) for attempt in reach("n1", port, "token")] == [
+        ("127.0.0.1", ""),
+        ("127.0.0.2", ""),
+    ]
+    held.close()
+
+
+def test_a_port_where_nothing_is_is_refused() -> None:
+    (attempt,) = reach("127.0.0.1", free_port(), "token")
+    assert attempt.error == "127.0.0.1: Connection refused"
+    assert look("127.0.0.1", free_port()).state is State.NOTHING
+
+
+@pytest.mark.parametrize("answer", [speak_http, echo, hang_up, reset, say_nothing])
+def test_another_program_is_told_as_such(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "PATIENCE_S", 0.5)
+    monkeypatch.setattr("ft_rendezvous.store_socket.GREETING_TIMEOUT_S", 0.5)
+    with listener(answer) as port:
+        held, seen = hold("127.0.0.1", port, "token")
+    assert held is None
+    assert seen.state is State.STRANGER
+    assert seen.detail
+
+
+def test_a_port_that_is_taken_on_another_address_only() -> None:
+    with socket.create_server(("127.0.0.5", 0)) as server:
+        held, seen = hold("127.0.0.1", server.getsockname()[1], "token")
+    assert held is None
+    assert seen.state is State.TAKEN
+
+
+def test_a_live_run_is_named_over_one_connection_and_goes_on() -> None:
+    with live_run(run_id="training") as run:
+        first, second = run.node(0), run.node(1)
+        run.seal(first, second)
+        held, seen = hold("127.0.0.1", run.port, "token")
+        assert held is None
+        assert (seen.state, seen.run.run_id if seen.run else "") == (State.RUN, "training")
+        assert seen.run is not None
+        assert (seen.run.cycle_id, seen.run.is_sealed, seen.run.verdict) == (1, True, "")
+        assert seen.run.settings == run.settings.as_dict()
+        assert run.finish(first, second).kind is VerdictKind.SUCCEEDED
+
+
+def test_a_run_that_waits_for_its_nodes_can_be_greeted() -> None:
+    with live_run() as run:
+        seen = look("127.0.0.1", run.port)
+        assert seen.run is not None
+        assert not seen.run.is_sealed
+        assert [attempt.error for attempt in reach("127.0.0.1", run.port, "")] == [""]
+
+
+def test_a_run_that_has_ended_says_how() -> None:
+    with live_run() as run:
+        verdict = Verdict(VerdictKind.CANCELLED, "an operator asked for it")
+        perform_move(run.host._served, run.host.coordinator.close(verdict))
+        seen = look("127.0.0.1", run.port)
+        assert seen.run is not None
+        assert seen.run.verdict == "cancelled(an operator asked for it)"
+
+
+@pytest.mark.parametrize("head", [None, b"not ours", b'{"v": 99}', b'{"v": 1}'])
+def test_a_store_of_another_program_or_version(head: bytes | None) -> None:
+    served = ServedStore(net.listen())
+    if head is not None:
+        served.perform(Set(HEAD_KEY, head))
+    seen = look("127.0.0.1", served.port)
+    served.stop()
+    assert seen.state is State.OTHER_STORE
+    assert seen.detail
+
+
+def test_clients_are_looked_up_within_the_time_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver that never answers: the first ones are told as unanswered, the rest as untried."""
+    monkeypatch.setattr(socket, "getnameinfo", lambda *_: socket.create_server(("127.0.0.1", 0)).accept())
+    lookups, untried = name_clients([f"10.0.0.{number}" for number in range(100)], limit_s=0.2)
+    assert (len(lookups), untried) == (8, 92)
+    assert {lookup.is_over for lookup in lookups} == {False}
+    assert all(lookup.seconds >= 0.1 for lookup in lookups)

@@ -1,0 +1,217 @@
+"""The meeting of nodes in one process: many of them, and some that keep to nothing."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+
+from ft_rendezvous.doctor import examine, meeting
+from ft_rendezvous.doctor.examine import exit_code_of, lead
+from ft_rendezvous.doctor.facts import FORMAT, Hello, NodeFacts, Report, State, Step
+from ft_rendezvous.doctor.findings import Examination, Finding
+from ft_rendezvous.doctor.gather import Asked
+from ft_rendezvous.doctor.meeting import NobodyThere, meeting_ports, visit
+from ft_rendezvous.doctor.node import Node
+from tests.contract.strangers import free_port, listener, speak_http
+from tests.doctor.build import in_step, node
+
+LONG_S = 60.0
+STEP = Step(job_id="no such job", step_id="0", task=1, tasks=2)
+
+
+class Stage:
+    """A step of so many tasks on this machine, with facts that cost nothing to gather."""
+
+    def __init__(self, tasks: int, monkeypatch: pytest.MonkeyPatch, timeout_s: float = LONG_S) -> None:
+        self.tasks = tasks
+        self.job = str(secrets.randbelow(10**9))
+        self.asked = Asked(host="127.0.0.1", port=free_port(), timeout_s=timeout_s)
+        monkeypatch.setattr(examine, "gather_facts", lambda _asked, step, _env: self.facts(step.task))
+        monkeypatch.setattr(examine, "ask_controller", lambda *_: None)
+        self._pool = ThreadPoolExecutor(tasks + 8)
+        self._told: list[tuple[Examination, Sequence[Finding]]] = []
+        self._led = self._pool.submit(lead, self.asked, self.step(0), {}, lambda *told: self._told.append(told))
+
+    def step(self, task: int) -> Step:
+        return Step(job_id=self.job, step_id="0", task=task, tasks=self.tasks, hosts=("127.0.0.1",))
+
+    def facts(self, task: int) -> NodeFacts:
+        return in_step(node(task, is_host=task == 0, machine="one"), self.tasks)
+
+    @property
+    def ports(self) -> list[int]:
+        return meeting_ports(self.step(0).key, self.asked.port)
+
+    def visit(self, task: int, hands: Node | None = None, **changes: Any) -> Any:
+        """A node's report and help, in a thread: its exit code in the end."""
+        known = {"hosts": ["127.0.0.1"], "taken": self.asked.port, "patience_s": LONG_S, **changes}
+        hands = hands or Node(self.asked.host, self.asked.port)
+        return self._pool.submit(visit, self.facts(task), self.step(task), hands, **known)
+
+    def connect(self) -> socket.socket:
+        """To the first node, once it listens, without any manners."""
+        for _ in range(int(LONG_S / 0.02)):
+            for port in self.ports:
+                try:
+                    return socket.create_connection(("127.0.0.1", port), timeout=LONG_S)
+                except OSError:
+                    threading.Event().wait(0.02)
+        raise AssertionError("the first node does not listen")
+
+    def hello(self, task: int, **changes: Any) -> bytes:
+        known = {"v": FORMAT, "key": self.step(0).key, "task": task, "host": f"n{task + 1}", "version": "0.1.0"}
+        return msgspec.json.encode(Hello(**{**known, **changes})) + b"\n"
+
+    def end(self) -> tuple[Examination, int]:
+        """What was told, and the exit code."""
+        exit_code = self._led.result(LONG_S)
+        ((seen, findings),) = self._told
+        assert exit_code == exit_code_of(findings)
+        return seen, exit_code
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stage]:
+    return lambda tasks, **changes: Stage(tasks, monkeypatch, **changes)
+
+
+def test_a_hundred_nodes_report_reach_the_endpoint_and_hear_one_verdict(stage: Callable[..., Stage]) -> None:
+    step = stage(100)
+    codes = [step.visit(task) for task in range(1, 100)]
+    seen, exit_code = step.end()
+    assert seen.missing == []
+    assert seen.endpoint.state is State.HELD
+    assert len(seen.attempts) == 100
+    assert {attempt.error for attempts in seen.attempts.values() for attempt in attempts} == {""}
+    assert seen.clients is not None
+    assert [lookup.of for lookup in seen.clients.lookups] == ["::ffff:127.0.0.1"]
+    assert len(seen.offsets_s) == 99
+    assert all(abs(offset) <= error for offset, error in seen.offsets_s.values()), "there is one clock"
+    assert {code.result(LONG_S) for code in codes} == {exit_code} == {0}
+
+
+def test_it_is_told_before_anybody_exits(stage: Callable[..., Stage]) -> None:
+    """With --kill-on-bad-exit srun ends the one that tells as soon as another has failed."""
+    step = stage(2)
+    told_by_then: list[int] = []
+    code = step.visit(1)
+    code.add_done_callback(lambda _: told_by_then.append(len(step._told)))
+    step.end()
+    code.result(LONG_S)
+    step._pool.shutdown()
+    assert told_by_then == [1]
+
+
+def test_the_port_is_free_again_when_all_is_told(stage: Callable[..., Stage]) -> None:
+    step = stage(2)
+    step.visit(1).result(LONG_S)
+    step.end()
+    with socket.create_server(("127.0.0.1", step.asked.port)):
+        pass
+
+
+@pytest.mark.parametrize("speech", [b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"\xff\xfe\n", b"x" * (2 << 20), b""])
+def test_somebody_elses_words_at_the_door_are_ignored(stage: Callable[..., Stage], speech: bytes) -> None:
+    step = stage(2)
+    with step.connect() as stranger:
+        try:
+            stranger.sendall(speech)
+            stranger.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # It has already been shown out.
+        assert step.visit(1).result(LONG_S) == 0
+    assert step.end()[0].missing == []
+
+
+@pytest.mark.parametrize("wrong", [{"key": "8.0"}, {"task": 0}, {"task": 2}])
+def test_whoever_is_not_of_the_step_is_shown_out(stage: Callable[..., Stage], wrong: dict[str, Any]) -> None:
+    step = stage(2)
+    with step.connect() as stranger:
+        stranger.sendall(step.hello(**{"task": 1, **wrong}))
+        assert stranger.recv(100) == b""
+    assert step.visit(1).result(LONG_S) == 0
+    assert [facts.task for facts in step.end()[0].nodes] == [0, 1]
+
+
+def test_a_task_comes_once(stage: Callable[..., Stage]) -> None:
+    step = stage(3)
+    report = msgspec.json.encode(Report(facts=step.facts(1))) + b"\n"
+    with step.connect() as first, step.connect() as second:
+        for sock in (first, second):
+            sock.sendall(step.hello(1))
+            assert b"welcome" in sock.recv(1000)
+            sock.sendall(report)
+        assert second.recv(1000) == b""
+    assert step.visit(2).result(LONG_S) == 1
+    seen, _ = step.end()
+    assert [facts.task for facts in seen.nodes] == [0, 1, 2]
+    assert seen.lost == [1]
+
+
+def test_a_node_of_another_version_is_named_and_told_so(stage: Callable[..., Stage]) -> None:
+    step = stage(2)
+    with step.connect() as newer:
+        newer.sendall(step.hello(1, v=FORMAT + 1, version="9.9"))
+        assert b'"end"' in newer.recv(1000)
+    seen, exit_code = step.end()
+    assert [hello.version for hello in seen.misfits] == ["9.9"]
+    assert exit_code == 1
+
+
+def test_a_node_hears_that_the_first_one_has_another_version() -> None:
+    """It does not go on knocking until its time is over."""
+
+    def be_newer(client: socket.socket) -> None:
+        client.recv(1000)
+        client.sendall(b'{"type":"end","exit_code":1}\n')
+
+    with listener(be_newer) as port, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meeting, "meeting_ports", lambda *_: [port])
+        with pytest.raises(NobodyThere, match="install the same everywhere"):
+            visit(node(1), STEP, Node("127.0.0.1", 1), hosts=["127.0.0.1"], taken=1, patience_s=LONG_S)
+
+
+def test_a_node_that_dies_after_its_report_is_told_as_lost(stage: Callable[..., Stage]) -> None:
+    step = stage(3)
+    alive = step.visit(2)
+    with step.connect() as dying:
+        dying.sendall(step.hello(1))
+        assert b"welcome" in dying.recv(1000)
+        dying.sendall(msgspec.json.encode(Report(facts=step.facts(1))) + b"\n")
+    seen, exit_code = step.end()
+    assert seen.lost == [1]
+    assert alive.result(LONG_S) == exit_code == 1
+
+
+def test_a_node_waits_for_the_first_one_only_so_long() -> None:
+    with pytest.raises(NobodyThere, match=r"not reached within the time .*Connection refused"):
+        visit(node(1), STEP, Node("127.0.0.1", 1), hosts=["127.0.0.1"], taken=1, patience_s=0.3)
+
+
+def test_another_program_on_the_meeting_port_is_passed_by(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listener(speak_http) as taken:
+        ports = [taken, free_port()]
+        monkeypatch.setattr(meeting, "meeting_ports", lambda *_: ports)
+        step = stage(2)
+        assert step.visit(1).result(LONG_S) == 0
+        assert step.end()[0].missing == []
+
+
+def test_when_no_meeting_port_is_free_the_others_are_missing(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first node still tells what it knows of itself."""
+    with listener(speak_http) as taken:
+        monkeypatch.setattr(meeting, "meeting_ports", lambda *_: [taken])
+        seen, exit_code = stage(2).end()
+    assert seen.missing == [1]
+    assert exit_code == 1
