@@ -200,9 +200,10 @@ async def _try_endpoint(
         pairs = zip(everybody, answers, strict=True)
         return {each.facts.task: answer.attempts for each, answer in pairs if answer is not None}
     tried: dict[int, Sequence[Attempt]] = {}
-    if endpoint.run is None or endpoint.run.is_sealed or endpoint.run.verdict:
+    run = endpoint.run
+    if run is None or run.is_sealed or run.verdict or run.cycle_id > 1:
         return tried
-    # Nobody trains there yet. One after the other, and no more of them once it is seen to pause.
+    # Nobody has trained there yet. One after the other, and no more of them once it is seen to pause.
     for each in everybody:
         answer = await _ask(each, Reach(), Attempts, lost)
         if answer is not None:

@@ -37,7 +37,10 @@ class Node:
             case Reach(token=token):
                 return Attempts(attempts=reach(self._host, self._port, token))
             case NameClients():
-                lookups, untried = name_clients([] if self._held is None else self._held.clients())
+                addresses = [] if self._held is None else self._held.clients()
+                # Lookups may take long, and a run that starts now must not find a stranger at its port.
+                self.close()
+                lookups, untried = name_clients(addresses)
                 return Clients(lookups=lookups, untried=untried)
             case ReadClock():
                 return Clock(at=time.time())

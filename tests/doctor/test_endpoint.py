@@ -10,7 +10,8 @@ from ft_rendezvous import net
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.doctor import endpoint
 from ft_rendezvous.doctor.endpoint import HeldPort, hold, look, name_clients, reach
-from ft_rendezvous.doctor.facts import State
+from ft_rendezvous.doctor.facts import Clients, Endpoint, Look, NameClients, Reach, Seen, State
+from ft_rendezvous.doctor.node import Node
 from ft_rendezvous.ports import Set, perform_move
 from ft_rendezvous.tcp_store import ServedStore
 from ft_rendezvous.wire import HEAD_KEY
@@ -27,6 +28,18 @@ def test_a_free_port_is_held_and_let_go() -> None:
     assert held.clients() == ["::ffff:127.0.0.1"], "as a store would see them"
     held.close()
     net.listen(port).close()
+
+
+def test_a_port_is_let_go_before_its_clients_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow resolver must not keep a run from starting."""
+    port = free_port()
+    node = Node("127.0.0.1", port)
+    assert node.do(Look(token="token", is_holder=True)) == Seen(endpoint=Endpoint(state=State.HELD))
+    assert node.do(Reach(token="token"))
+    monkeypatch.setattr(socket, "getnameinfo", lambda *_: (net.listen(port).close(), "")[1:] * 2)
+    answer = node.do(NameClients())
+    assert isinstance(answer, Clients)
+    assert [(lookup.of, lookup.error) for lookup in answer.lookups] == [("::ffff:127.0.0.1", "")]
 
 
 def test_whoever_hears_another_token_has_come_to_the_wrong_place() -> None:

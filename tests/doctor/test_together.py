@@ -74,6 +74,7 @@ def test_a_run_that_waits_for_nodes_is_reached_by_all(shell: Shell) -> None:
         arguments = ("--endpoint", f"127.0.0.1:{run.port}", "--rdzv-id", "waiting", "--nnodes", "2:4")
         done = Srun(shell, 2).run(*arguments, "--rdzv-conf", "lease_timeout=30,beat_interval=0.5")
         assert lines_of(done[0], "endpoint")[0].startswith("pass"), done[0].stdout
+        assert "left alone" not in lines_of(done[0], "endpoint")[0]
         assert "all 2 nodes" in lines_of(done[0], "reach")[0]
         differing = Srun(shell, 2).run(*arguments)
         assert [differing[task].returncode for task in range(2)] == [1, 1]

@@ -48,7 +48,7 @@ def _judge_run(seen: Examination) -> tuple[Status, str, str]:
     if run.verdict:
         fact = f"{where}; it has ended ({run.verdict}) and its store is about to go"
         return Status.WARN, fact, f"wait until it is gone, or {ANOTHER_PORT}"
-    fact = f"{where}, {_tell_cycle(run)}; it was looked at once and left alone"
+    fact = f"{where}, {_tell_cycle(run)}" + ("" if seen.attempts else "; it was looked at once and left alone")
     if not seen.run_id:
         remedy = f"a new run needs a port of its own: {ANOTHER_PORT}; for a node of this run, pass --rdzv-id"
         return Status.WARN, fact, remedy
