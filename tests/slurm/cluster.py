@@ -11,7 +11,6 @@ is how the processes of a lost node are found, and how `close()` knows that noth
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import secrets
@@ -77,7 +76,6 @@ PartitionName=low Nodes=n[1-6] State=UP PriorityTier=1 PreemptMode=REQUEUE Grace
 """
 
 _FOREIGN = re.compile(r"(SLURM|SBATCH|SALLOC|MUNGE|FT_|TORCH|MASTER_|OMP_|GLOO_|PMI|(RANK|WORLD_SIZE|LOCAL_RANK)$)")
-_PR_SET_PDEATHSIG = 1
 
 T = TypeVar("T")
 
@@ -162,11 +160,6 @@ def kill_all(find: Callable[[], Sequence[Process]]) -> None:
 
 def _program_path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-
-
-def _die_with_parent() -> None:
-    """In the child: whatever ends the tests, a daemon does not outlive them."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 # --- the cluster ------------------------------------------------------------------------------------
@@ -295,7 +288,7 @@ class SlurmCluster:
         host = socket.gethostname()
         port, *node_ports = free_ports(1 + len(NODES))
         nodes = "\n".join(
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs=8 RealMemory=1000 State=UNKNOWN"
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs=8 RealMemory=1000"
             for node, node_port in zip(NODES, node_ports, strict=True)
         )
         self.conf.write_text(
@@ -328,14 +321,14 @@ class SlurmCluster:
     def _spawn(self, name: str, *command: object, env: Mapping[str, str] | None = None) -> None:
         with (self.root / f"{name}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                [str(word) for word in command],
+                # Whatever ends the tests, a daemon does not outlive them.
+                ["setpriv", "--pdeathsig", "KILL", *(str(word) for word in command)],
                 env={**self.env, **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.root,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
             )
 
 

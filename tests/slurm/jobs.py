@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.slurm.cluster import NODES, WAIT_S, SlurmCluster, free_ports, tail, wait_until
+from tests.slurm.cluster import WAIT_S, SlurmCluster, free_ports, tail, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 LAUNCHER = REPOSITORY / "launcher.sh"

@@ -22,7 +22,8 @@ def test_a_job_runs_on_six_nodes_below_two_switches(submitter: Submitter) -> Non
 
 def test_a_lost_node_takes_its_tasks_along_and_no_other(submitter: Submitter, cluster: SlurmCluster) -> None:
     said = submitter.path("said")
-    task = f"echo $SLURMD_NODENAME begins >>{said}; until test -e {said}.go; do sleep 0.1; done; echo $SLURMD_NODENAME ends >>{said}"
+    wait = f"until test -e {said}.go; do sleep 0.1; done"
+    task = f"echo $SLURMD_NODENAME begins >>{said}; {wait}; echo $SLURMD_NODENAME ends >>{said}"
     script = f"srun --no-kill --kill-on-bad-exit=0 bash -c '{task}'"
     job = submitter.submit("--no-kill", "--nodes=3", "--ntasks-per-node=1", "--wrap", script)
     job.wait_until("all tasks begin", lambda: said.exists() and said.read_text().count("begins") == 3)
