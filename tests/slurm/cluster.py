@@ -221,9 +221,10 @@ class SlurmCluster:
         # Of a heterogeneous job, or an array, the first line.
         return dict(re.findall(r"(\S+?)=(.*?)(?=\s+[\w/:]+=|$)", text.partition("\n")[0]))
 
-    def state_of(self, node: str) -> str:
-        """The node's state as sinfo has it: `idle`, `alloc`, `down*`, ..."""
-        return self.run("sinfo", "--noheader", "--nodes", node, "--partition", "main", "--format", "%t")
+    def node_states(self) -> dict[str, str]:
+        """All nodes' states as sinfo has them: `idle`, `alloc`, `down*`, ..."""
+        text = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %t")
+        return dict(line.split() for line in text.splitlines())
 
     # --- nodes --------------------------------------------------------------------------------------
 
@@ -234,6 +235,12 @@ class SlurmCluster:
         # slurmctld has a helper of its own.
         return [each for each in found if each.pid not in daemons and each.parent not in daemons]
 
+    def assert_nothing_runs(self) -> None:
+        """Jobs have left no process, and the queue is empty: there is nothing to cancel."""
+        assert self.run("squeue", "--noheader") == "", self.explain()
+        # A step's daemon says goodbye to slurmctld after its job has ended.
+        wait_until("no process runs", lambda: not self.processes(), 10.0, lambda: f"{self.processes()}")
+
     def lose(self, node: str) -> None:
         """The node dies without a word: its slurmd, its step daemons, and every process it runs."""
         self._daemons[node].kill()
@@ -242,7 +249,7 @@ class SlurmCluster:
 
     def wait_down(self, node: str) -> None:
         """SLURM has noticed that the node is lost."""
-        wait_until(f"{node} is down", lambda: "down" in self.state_of(node), explain=self.explain)
+        wait_until(f"{node} is down", lambda: "down" in self.node_states()[node], explain=self.explain)
 
     def revive(self, *nodes: str) -> None:
         """The nodes come back as after a reboot, and SLURM gives them to jobs again."""
@@ -263,9 +270,12 @@ class SlurmCluster:
             for name, daemon in self._daemons.items():
                 said = tail(self.root / f"{name}.out")
                 assert daemon.poll() is None, f"{name} has ended with {daemon.returncode}\n{said}"
-            return all(self.state_of(node) == "idle" for node in nodes)
+            nonlocal states
+            states = self.node_states()
+            return all(states.get(node) == "idle" for node in nodes)
 
-        wait_until(f"{nodes} are idle", look, explain=self.explain)
+        states: dict[str, str] = {}
+        wait_until(f"{nodes} are idle", look, explain=lambda: f"{states}\n{self.explain()}")
 
     def explain(self) -> str:
         """What the cluster thinks, and the ends of its daemons' logs."""

@@ -35,7 +35,7 @@ def test_a_lost_node_takes_its_tasks_along_and_no_other(submitter: Submitter, cl
     assert sorted(line for line in said.read_text().splitlines() if "ends" in line) == ["n1 ends", "n3 ends"]
     assert job.fact("NodeList") == "n[1,3]"
     cluster.revive("n2")
-    assert cluster.state_of("n2") == "idle"
+    assert cluster.node_states()["n2"] == "idle"
 
 
 @pytest.mark.usefixtures("cluster")
