@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import machine, pages, publish, report
+from benchmarks import machine, pages, publish, report, targets
 from benchmarks.children import end_server, prepare_environment
 from benchmarks.measure import Case, run_case
 from benchmarks.registry import BENCHMARKS, FINDERS
@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.only or list(BENCHMARKS)
     try:
         rows = _run([case for name in names for case in BENCHMARKS[name](options.quick)])
-        findings = [found for name in names if name in FINDERS for found in FINDERS[name](options.quick)]
+        findings = targets.judge(rows)
+        findings += [found for name in names if name in FINDERS for found in FINDERS[name](options.quick)]
     finally:
         end_server()
     facts["after"] = machine.describe_now()
@@ -63,7 +64,8 @@ def _run(cases: Sequence[Case]) -> list[report.Row]:
     rows: list[report.Row] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=sum(case.turns for case in cases))
+        turns = sum(case.turns for case in cases)
+        task = progress.add_task("", total=turns)
         done = 0
         for case in cases:
 
@@ -73,6 +75,8 @@ def _run(cases: Sequence[Case]) -> list[report.Row]:
 
             rows.extend(report.rows_of(case, run_case(case, tell)))
             done += case.turns
+            if not progress.console.is_terminal:
+                progress.console.print(f"{done} of {turns} turns done: {case.benchmark}, {case.name}")
     return rows
 
 

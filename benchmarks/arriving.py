@@ -51,7 +51,7 @@ def read_while_arriving(count: int) -> Seen:
     shards = wire.shard_count(count)
     with serving(raw.serve) as port, ThreadPoolExecutor(1) as pool:
         store = TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
-        names = board.LogReader(EPOCH, CYCLE_ID, shards).key_names(Keys(EPOCH))
+        names = board.LogReader(CYCLE_ID, shards).key_names(Keys(EPOCH))
         store.multi_set(names, [b"0", b"0", *[b""] * shards])  # type: ignore[attr-defined]
         writing = pool.submit(call, LIMIT_S, arrive, port, count)
         seen = _read_until(TcpStore(store, "benchmark"), count, shards, writing)
@@ -60,7 +60,7 @@ def read_while_arriving(count: int) -> Seen:
 
 
 def _read_until(store: TcpStore, count: int, shards: int, writing: Future[None]) -> Seen:
-    reader, numbers = board.LogReader(EPOCH, CYCLE_ID, shards), set[int]()
+    reader, numbers = board.LogReader(CYCLE_ID, shards), set[int]()
     reads = wrong = disagreed = retries = most_retries = 0
     pause_s = RETRY_S
     while len(numbers) < count and not (writing.done() and writing.exception()):

@@ -1,6 +1,6 @@
 """`codec`: records to bytes and back, without any store.
 
-Ours checks every record (version, epoch, cycle, incarnation, number) and survives a bad one. "Bare msgspec"
+Ours checks every record (version, cycle, incarnation, number) and survives a bad one. "Bare msgspec"
 does neither: it is the floor.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 
 from benchmarks.baselines.slots import decode_json, encode_slot
 from benchmarks.measure import OURS, Case, Sample, require, timed
-from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
+from benchmarks.nodes import CYCLE_ID, make_arrivals
 from ft_rendezvous import wire
 from ft_rendezvous.core.model import AnyRecord
 
@@ -51,7 +51,7 @@ def _prepare_decode() -> Iterator[Mapping[str, Sample]]:
     log = b"".join(records)
     objects = [encode_slot(arrival) for arrival in make_arrivals(COUNT)]
     yield {
-        OURS: partial(_sample_decode, lambda: wire.decode_records(log, EPOCH, CYCLE_ID, COUNT)[0]),
+        OURS: partial(_sample_decode, lambda: wire.decode_records(log, CYCLE_ID, COUNT)[0]),
         "JSON": partial(_sample_decode, lambda: decode_json(objects)),
         "bare msgspec": partial(_sample_decode, lambda: _lines.decode_lines(log)),
     }

@@ -1,9 +1,9 @@
 """What one operation costs the store, and one arrival the coordinator, on this machine.
 
 Costs are CPU time, so that whoever else is busy on the machine does not count: of the server's process, where it alone
-works; of the server and the caller, where one waits for the other. Operations are made one at a time; of a herd the
-server takes several in one turn of its loop, which saves it about a fifth. The coordinator is the real one, on a
-dictionary instead of a store.
+works; of the server and the caller, where one waits for the other. Nodes' operations are made by a herd of connections
+with one question on its way each: of those the server takes several in one turn of its loop, which costs it a fraction
+of what as many single questions would. The coordinator is the real one, on a dictionary instead of a store.
 
 A large request costs more than its keys: the server begins anew to read it whenever more of it has come. So requests of
 many keys are made in two sizes, which gives a cost per key and one per pair of keys. Beyond those sizes it grows faster
@@ -15,7 +15,6 @@ from __future__ import annotations
 import gc
 import os
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,15 +25,17 @@ from typing import Any
 import msgspec
 from torch.distributed import TCPStore
 
-from benchmarks import ours
+from benchmarks import load, ours
 from benchmarks.baselines import raw
 from benchmarks.children import call, serving
+from benchmarks.crowd import Formed, Seat
+from benchmarks.load.crowd import form_world as form_generated
 from benchmarks.measure import Finding, require
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous import wire
 from ft_rendezvous.coordinator import Coordinator
 from ft_rendezvous.core.lifecycle import Phase
-from ft_rendezvous.ports import Check, Delete, Get, MultiGet, MultiSet, Op, Set, perform_move
+from ft_rendezvous.ports import Add, Append, Check, Delete, Get, Move, MultiGet, MultiSet, Op, Set, perform_move
 from ft_rendezvous.settings import RunSettings
 from ft_rendezvous.store_socket import StoreSocket
 from ft_rendezvous.wire import Keys
@@ -45,8 +46,8 @@ BENCHMARK, CASE = "scale", "costs"
 FEW, MANY = 1_000, 10_000
 """Arrivals with which the coordinator is timed."""
 
-LISTENERS = 64
-"""As many as share a channel."""
+HERD, QUICK_HERD = 512, 64
+"""Connections that ask at the same time."""
 
 LEAST_S = 1e-6
 THREADS = 32
@@ -79,6 +80,9 @@ class Costs:
     head_bytes: float
     ours_32_s: float
     raw_32_s: float
+    ours_generated_s: float
+    raw_generated_s: float
+    cores: float
 
     @property
     def is_batched(self) -> bool:
@@ -109,6 +113,9 @@ LABELS = {
     "head_bytes": "the head",
     "ours_32_s": f"a world of {THREADS} threads, ours, by the clock",
     "raw_32_s": f"a world of {THREADS} threads, raw operations, by the clock",
+    "ours_generated_s": "a generated node, ours, until it has its seat",
+    "raw_generated_s": "a generated node, raw operations",
+    "cores": "processors of this machine",
 }
 """What each is called in results."""
 
@@ -130,7 +137,7 @@ def costs_in(findings: Iterable[Finding]) -> Costs | None:
 def _unit_of(name: str) -> tuple[str, float]:
     if name.endswith("_s"):
         return "µs", 1e-6
-    return ("bytes" if name.endswith("_bytes") else "keys"), 1.0
+    return {"batch_keys": "keys", "cores": ""}.get(name, "bytes"), 1.0
 
 
 def measure(is_quick: bool) -> Costs:
@@ -146,6 +153,9 @@ def measure(is_quick: bool) -> Costs:
         batch_keys=max(len(op.keys) for op in many.asked if isinstance(op, Check | MultiGet)),
         ours_32_s=_median(is_quick, partial(_form, partial(serving, ours.serve, THREADS), ours.form)),
         raw_32_s=_median(is_quick, partial(_form, partial(serving, raw.serve), raw.form)),
+        ours_generated_s=_generate(is_quick, lambda count: serving(ours.serve, count), load.form_ours),
+        raw_generated_s=_generate(is_quick, lambda _count: serving(raw.serve), load.form_raw),
+        cores=float(os.cpu_count() or 1),
         **_measure_store(is_quick, many),
     )
 
@@ -158,6 +168,14 @@ def _form(serve: Callable[[], Any], form: Callable[[int, int], Any]) -> float:
     with serve() as port:
         seconds: float = call(60.0, form, THREADS, port).seconds
     return seconds
+
+
+def _generate(is_quick: bool, serve: Callable[[int], Any], form: Callable[[int, int], Formed]) -> float:
+    """CPU time of the load generator, per node."""
+    count = QUICK_HERD if is_quick else 1_024
+    with serve(count) as port:
+        formed: Formed = call(60.0, form, count, port)
+    return formed.busy_s / count
 
 
 # --- the coordinator --------------------------------------------------------------------------------
@@ -283,26 +301,38 @@ class _Server:
         pair_s = max(0.0, (per_key[1] - per_key[0]) / (sizes[1] - sizes[0]))
         return per_key[0] - pair_s * sizes[0], pair_s
 
-    def heard(self, value: bytes) -> float:
+    def herded(self, herd: int, ops: Sequence[Op]) -> float:
+        """CPU time of the server, per node of a herd of which each performs these operations, one after the other."""
+
+        def perform() -> Move[Seat]:
+            for op in ops:  # noqa: UP028 -- a list takes no answers.
+                yield op
+            return Seat(0, herd, "")
+
+        return self._formed(herd, [perform() for _ in range(herd)])
+
+    def heard(self, herd: int, value: bytes) -> float:
         """CPU time of the server, per node that blocks on a key, until it has the value."""
-        sockets = [StoreSocket(raw.HOST, self.port) for _ in range(LISTENERS)]
-        ears = [threading.Thread(target=socket.perform, args=(Get("seal"),)) for socket in sockets]
-        started = _cpu_at(self.pid)
-        for ear in ears:
-            ear.start()
-        time.sleep(0.1)  # So that they are blocked; whoever is not costs a little less.
-        self.client.set("seal", value)
-        for ear in ears:
-            ear.join()
-        seconds = (_cpu_at(self.pid) - started) / LISTENERS
+
+        def listen(is_last: bool) -> Move[Seat]:
+            if is_last:
+                yield Add("count", 1)  # The others are blocked when this one is answered.
+                yield Set("seal", value)
+            yield Get("seal")
+            return Seat(0, herd, "")
+
+        seconds = self._formed(herd, [listen(index == herd - 1) for index in range(herd)])
         self.client.delete_key("seal")
-        for socket in sockets:
-            socket.close()
         return seconds
+
+    def _formed(self, herd: int, moves: Sequence[Move[Seat]]) -> float:
+        spent: list[float] = []
+        form_generated(self.port, moves, around=lambda: spent.append(_cpu_at(self.pid)))
+        return (spent[1] - spent[0]) / herd
 
 
 def _measure_store(is_quick: bool, sizes: Coordinated) -> dict[str, float]:
-    times, keys = (200, 4_096) if is_quick else (1_000, 16_384)
+    herd, keys = (QUICK_HERD, 4_096) if is_quick else (HERD, 16_384)
     record, head, seal = (b"x" * int(size) for size in (sizes.record_bytes, sizes.head_bytes, sizes.seal_bytes))
     beats = [Keys(EPOCH).beat(f"{index:016x}") for index in range(keys)]
     logs = [Keys(EPOCH).log(CYCLE_ID, shard) for shard in range(16)]
@@ -312,7 +342,8 @@ def _measure_store(is_quick: bool, sizes: Coordinated) -> dict[str, float]:
         server = _Server(client, port, pid)
         client.multi_set(["head", *beats, *logs], [head, *[b"1"] * keys, *[record * (keys // 16)] * 16])
         client.add("count", 1)  # What was set is not acknowledged, and must not be charged to others.
-        add_s = server.served(times, lambda: client.add("count", 1))
+        adds, add = 4, Add("count", 1)
+        add_s = server.herded(herd, [add] * adds) / adds
         connections: list[StoreSocket] = []
         check_key_s, check_pair_s = server.bulk((1_024, keys), lambda size: client.check(beats[:size]))
         read_key_s, read_pair_s = server.bulk((1_024, keys), lambda size: client.multi_get(beats[:size]))
@@ -322,13 +353,10 @@ def _measure_store(is_quick: bool, sizes: Coordinated) -> dict[str, float]:
         return {
             "connect_s": server.served(100, lambda: connections.append(StoreSocket(raw.HOST, port))),
             "add_s": add_s,
-            # One by one: appends that follow each other on a connection are read all at once, which nodes' are not.
-            # A difference of two noisy times can be nothing, and is not less.
-            "append_s": max(
-                LEAST_S, server.served(times, lambda: (client.append("log", record), client.add("count", 1))) - add_s
-            ),
-            "get_s": server.served(times, lambda: client.get("head")),
-            "hear_s": _median(is_quick, lambda: server.heard(seal)),
+            # Nobody waits for an append, so it goes with what follows it. A difference of noisy times can be nothing.
+            "append_s": max(LEAST_S, server.herded(herd, [Append("log", record), add] * adds) / adds - add_s),
+            "get_s": server.herded(herd, [Get("head")] * adds) / adds,
+            "hear_s": _median(is_quick, lambda: server.heard(herd, seal)),
             "check_key_s": check_key_s,
             "check_pair_s": check_pair_s,
             "read_key_s": read_key_s,

@@ -12,7 +12,6 @@ def make_arrivals(count: int) -> list[Arrival]:
     """Arrivals of nodes with eight GPUs each, eighteen nodes to a domain."""
     return [
         Arrival(
-            epoch=EPOCH,
             cycle_id=CYCLE_ID,
             incarnation=f"{index:016x}",
             seq=index + 1,
@@ -23,7 +22,7 @@ def make_arrivals(count: int) -> list[Arrival]:
                 domain_id=f"rack-{index // 18:04d}",
                 role="default",
                 local_world_size=8,
-                digest="0123456789abcdef",
+                digest="01234567",
             ),
             bootstrap_port=30_000 + index % 20_000,
         )

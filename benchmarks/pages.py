@@ -15,7 +15,7 @@ from benchmarks.costs import costs_in
 from benchmarks.measure import OURS, Finding
 from benchmarks.report import Row, digits, warnings_of
 from benchmarks.runs import Run, latest_of, parse_case
-from benchmarks.scale import LASTS, MOST_THREADS, NODES, PHASES, TARGET, Comparison, Model, compare
+from benchmarks.scale import LASTS, NODES, PHASES, TARGET, Comparison, Model, compare
 from benchmarks.scale import NAME as SCALE
 
 ORDER = ("form", "recovery", "read", "steady", "placement", "codec", SCALE)
@@ -44,8 +44,8 @@ README = """\
 `python -m benchmarks` (`--quick` for a smoke run) lets contenders take turns within one run, `python -m benchmarks
 report` renders this section and [docs/benchmarks.md](docs/benchmarks.md) (all benchmarks, machine, scale model). From
 {names}:
-{machine}. All nodes share that machine with the store, up to {most_threads:,} of them as
-threads of one process, which is where most of the time of such worlds goes: read the ratios, not the times.
+{machine}. All nodes share that machine with the store, as threads by 32 in a process
+unless they are called generated, which is where most of the time of such worlds goes: read the ratios, not the times.
 
 {tables}
 
@@ -70,7 +70,6 @@ def readme_of(runs: Sequence[Run]) -> str:
     return README.format(
         names=_names(runs, ""),
         machine="; ".join(dict.fromkeys(_machine_in_short(run) for run in runs)),
-        most_threads=MOST_THREADS,
         tables="\n\n".join(tables),
         closing=_closing([finding for name, run in _in_order(latest) for finding in run.findings_of(name)]),
     )
@@ -231,8 +230,8 @@ def _closing(findings: Sequence[Finding]) -> str:
 # --- the model --------------------------------------------------------------------------------------
 
 COMPARED = """\
-Predicted and measured in the same run. The measured nodes are on the machine of the store and take its time, up to
-{most_threads:,} of them as threads of one interpreter: what is predicted for nodes elsewhere should be below.
+Predicted and measured in the same run. The measured nodes are on the machine of the store and take its time: what is
+predicted for nodes elsewhere should be below, and the error is that of the prediction for nodes here.
 """
 
 
@@ -260,9 +259,9 @@ def _scale_tables(run: Run) -> list[str]:
     ]
     comparisons = compare(run.rows, costs)
     if comparisons:
-        headings = ("world", "measured", "predicted, nodes elsewhere", "error", "predicted, threads here", "error")
+        headings = ("world", "measured", "predicted, nodes here", "error", "predicted, nodes elsewhere")
         parts += [
-            COMPARED.format(most_threads=MOST_THREADS).strip(),
+            COMPARED.strip(),
             table_of(headings, [_compared(seen) for seen in comparisons]),
         ]
     named = [(found.what, _value(found)) for found in findings if found.case == COSTS]
@@ -274,20 +273,16 @@ def errors_of(rows: Iterable[Row], findings: Iterable[Finding]) -> list[str]:
     costs = costs_in(findings)
     told: list[str] = []
     for seen in compare(rows, costs) if costs is not None else []:
-        world, measured, elsewhere, error, threads, threads_error = _compared(seen)
-        here = f"; as threads here {threads}, {threads_error}" if threads else ""
-        told.append(f"{world}: measured {measured}; nodes elsewhere {elsewhere}, {error}{here}")
+        world, measured, here, error, elsewhere = _compared(seen)
+        told.append(f"{world}: measured {measured}, predicted {here}, {error}; nodes elsewhere {elsewhere}")
     return told
 
 
 def _compared(seen: Comparison) -> tuple[str, ...]:
-    threads = ("", "") if seen.threads_s is None else _predicted(seen.threads_s, seen.measured_s)
-    elsewhere = _predicted(seen.predicted_s, seen.measured_s)
-    return (f"{seen.case}, {seen.contender}", told_s(seen.measured_s), *elsewhere, *threads)
-
-
-def _predicted(seconds: float, measured_s: float) -> tuple[str, str]:
-    return told_s(seconds), f"{(seconds / measured_s - 1) * 100:+.0f} %"
+    error = f"{(seen.here_s / seen.measured_s - 1) * 100:+.0f} %"
+    times = (told_s(seconds) for seconds in (seen.measured_s, seen.here_s, seen.predicted_s))
+    measured, here, elsewhere = times
+    return f"{seen.case}, {seen.contender}", measured, here, error, elsewhere
 
 
 # --- text -------------------------------------------------------------------------------------------

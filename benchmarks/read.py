@@ -127,7 +127,7 @@ def _sample_again(store: TCPStore, count: int) -> float:
 
 
 def _read_first(store: TCPStore, count: int) -> tuple[board.LogReader, board.Reading]:
-    reader = board.LogReader(EPOCH, CYCLE_ID, wire.shard_count(count))
+    reader = board.LogReader(CYCLE_ID, wire.shard_count(count))
     return reader, _read(store, reader)
 
 

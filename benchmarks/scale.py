@@ -11,9 +11,11 @@ the other. So the time to form is a sum, with the costs of this machine, from th
 
 Left out: beats while the world forms and the coordinator's looks meanwhile (their share is told instead), phases that
 overlap, a network slower than loopback, lost packets, memory. A *node* costs nothing here: each has a machine of its
-own. Where all of them are threads of one process that is far from true, so a world of 32 such threads is formed once,
-what it takes beyond the model is put down to the threads, and the same is added per node. It is more than that where
-hundreds of threads wake each other.
+own. The measured worlds have all their nodes on the store's machine, so for them the nodes' work is added:
+
+    threads    what a world of 32 threads in one process takes beyond the model, per node; several such processes
+               share the processors
+    generated  the load generator's CPU per node; it and the store work side by side, so the longer of both counts
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ LASTS = "lasts for"
 NODES = (8, 64, 256, 1_024, 4_096, 10_000, 32_768, 100_000)
 TARGET = NODES[-1]
 PHASES = f"while {TARGET:,} nodes form a world"
-MOST_THREADS = 1_024
-"""Larger worlds of `form` are not made of threads."""
+GENERATED = "generated"
+"""How worlds are marked whose nodes are no threads."""
 
 CONNECTIONS = 2
 """Per node that is in the run; while it greets the store it has a third."""
@@ -75,10 +77,17 @@ class Model:
         return self.arrive(nodes) + decide_s + self.hear(nodes) + latency_s
 
     def form_threads(self, nodes: int, contender: str = OURS) -> float:
-        """All nodes threads of one process, on the machine of the store."""
+        """All nodes threads, by 32 in a process, on the machine of the store."""
         taken_s = self.costs.ours_32_s if contender == OURS else self.costs.raw_32_s
         own_s = max(0.0, taken_s - self.form(THREADS, contender)) / THREADS
-        return self.form(nodes, contender) + nodes * own_s
+        side_by_side = min(self.costs.cores, -(-nodes // THREADS))
+        return self.form(nodes, contender) + nodes * own_s / side_by_side
+
+    def form_generated(self, nodes: int, contender: str = OURS) -> float:
+        """All nodes in one thread of one process, beside the store."""
+        node_s = self.costs.ours_generated_s if contender == OURS else self.costs.raw_generated_s
+        store_s = self.arrive(nodes) + self.hear(nodes)
+        return self.form(nodes, contender) - store_s + max(store_s, nodes * node_s)
 
     def connect(self, nodes: int) -> float:
         return nodes * (CONNECTIONS + 1) * self.costs.connect_s
@@ -173,8 +182,9 @@ class Comparison:
     contender: str
     measured_s: float
     predicted_s: float
-    threads_s: float | None
-    """Predicted where all nodes are threads of one process; None if there are too many for that."""
+    """With every node on a machine of its own."""
+    here_s: float
+    """With the nodes where they were when it was measured."""
 
 
 def compare(rows: Iterable[Row], costs: Costs) -> list[Comparison]:
@@ -187,7 +197,7 @@ def compare(rows: Iterable[Row], costs: Costs) -> list[Comparison]:
             contender=row.contender,
             measured_s=row.median_s,
             predicted_s=model.form(case.nodes, row.contender),
-            threads_s=model.form_threads(case.nodes, row.contender) if case.nodes <= MOST_THREADS else None,
+            here_s=(model.form_generated if case.rest == GENERATED else model.form_threads)(case.nodes, row.contender),
         )
         for row in rows
         if row.benchmark == "form" and row.contender in ROUND_TRIPS and row.median_s is not None

@@ -7,7 +7,6 @@ one connection, in order. Decides nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -222,7 +221,6 @@ class Reading:
 class LogReader:
     """Reads one cycle's log as it grows; decodes only what is new."""
 
-    epoch: str
     cycle_id: int
     shards: int
     offsets: list[int] = field(default_factory=list)
@@ -247,13 +245,13 @@ class LogReader:
             offset = self.offsets[shard]
             if len(value) > offset:
                 new = value[offset:] if offset else value
-                records, bad = wire.decode_records(new, self.epoch, self.cycle_id, arrived)
+                records, bad = wire.decode_records(new, self.cycle_id, arrived)
                 self.offsets[shard] = len(value)
                 reading.records.extend(records)
                 reading.bad.extend(bad)
-        kinds = Counter(map(type, reading.records))
-        self.arrivals_read += kinds[Arrival]
-        self.withdrawals_read += kinds[Withdrawal]
+        kinds = list(map(type, reading.records))
+        self.arrivals_read += kinds.count(Arrival)
+        self.withdrawals_read += kinds.count(Withdrawal)
         self.arrivals_counted = arrived
         self.is_consistent = (arrived, withdrawn) == (self.arrivals_read, self.withdrawals_read)
         return reading

@@ -142,7 +142,7 @@ class Coordinator:
         if self.phase is not Phase.CLOSED:
             first = self._last_failure() if verdict.kind is VerdictKind.FAILED else None
             if first is not None:
-                verdict = Verdict(verdict.kind, f"{verdict.reason}; first failure: {first}")
+                verdict = msgspec.structs.replace(verdict, reason=f"{verdict.reason}; first failure: {first}")
             self.on_close(verdict, self.cycle_id, first)
             self.phase = next_phase(self.phase, RunStep.CLOSE)
             closed = Closed(no=self.view.no + 1, verdict=verdict)
@@ -230,7 +230,7 @@ class Coordinator:
                     return now
                 yield from self._seal(place(self.roster.arrived, self.roster.world, decision.world_size, self.rules))
             case GiveUp():
-                yield from self.close(Verdict(decision.kind, decision.reason))
+                yield from self.close(decision.verdict)
             case Wait():
                 self._tell_wait(decision.reason, now)
                 return self._wake_for(decision, now)
@@ -360,7 +360,7 @@ class Coordinator:
         self.enough_since = self.wait_reason = self.drain_due_at = self.can_grow_since = None
         self.is_at_checkpoint = self.is_growth_called = False
         yield from board.publish_opened(self.keys, opened, self._turn(opened))
-        self.registry.begin_cycle(board.LogReader(self.epoch, opened.cycle_id, opened.shards))
+        self.registry.begin_cycle(board.LogReader(opened.cycle_id, opened.shards))
         self.sweeper.begin_cycle(opened)
         self.journal(journal.CycleOpened(opened.cycle_id, why))
 

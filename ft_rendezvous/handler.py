@@ -6,11 +6,9 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -34,7 +32,8 @@ from ft_rendezvous.health import check_health
 from ft_rendezvous.host import Host
 from ft_rendezvous.participant import Place
 from ft_rendezvous.session import Session, open_session, reopen_link
-from ft_rendezvous.settings import Settings, caught_signals, log_level, parse_settings
+from ft_rendezvous.settings import Settings, log_level, parse_settings
+from ft_rendezvous.signals import on_signals, signals_held
 from ft_rendezvous.worker_watch import FirstFailure
 from ft_rendezvous.workers import Workers
 
@@ -101,7 +100,7 @@ class FtRendezvousHandler(RendezvousHandler):
         if failure is not None and error is None:
             outcome, reason = Outcome.FAILED, "its agent has spent its restarts"
         try:
-            with _signals_held():
+            with signals_held():
                 session.link.leave(outcome, reason)
         except Exception:  # Whatever it is, it must not keep the agent from stopping its workers.
             log.exception("the goodbye could not be said")
@@ -115,11 +114,20 @@ class FtRendezvousHandler(RendezvousHandler):
         if verdict is not None and self._may_go(verdict):
             return
         if verdict is None:
+            self._tell_loss()
             raise RendezvousConnectionError(
                 f"the store of run {self.get_run_id()!r} was lost in the exit barrier: "
                 "this node's workers ended well, the run's verdict is unknown"
             )
         raise RendezvousClosedError(str(RunClosed(self.get_run_id(), verdict)))
+
+    def _tell_loss(self) -> None:
+        """Run the command for a run that is lost; it takes the time it needs."""
+        command = self._settings.node.lost_command
+        if command is not None:
+            log.info("the store is lost: running lost_command: %s", command)
+            with contextlib.suppress(OSError):
+                subprocess.run(("/bin/sh", "-c", command), stdin=subprocess.DEVNULL, check=False)
 
     def _ask_again(self) -> Verdict | None:
         """The verdict, over another connection; None if the store is gone.
@@ -167,6 +175,7 @@ class FtRendezvousHandler(RendezvousHandler):
             raise RendezvousClosedError(str(error)) from error
         except StoreUnavailable as error:
             log.error("%s; the run is over for this node, and it stops", error)
+            self._tell_loss()
             raise RendezvousConnectionError(str(error)) from error
         except FtError as error:
             log.error("%s; this node stops", error)
@@ -312,6 +321,8 @@ class FtRendezvousHandler(RendezvousHandler):
             "FT_NODE_RANK": str(place.rank),
             "FT_NODE_INFRA_RANK": "" if node.infra_rank is None else str(node.infra_rank),
             "FT_NODE_DOMAIN": node.domain_id or "",
+            # The agent looks at it when it numbers its workers, right after it got its place.
+            "TORCH_ELASTIC_WORKER_IDENTICAL": "1" if self._settings.run.has_identical_workers else "0",
         }
 
     def _leave(self, outcome: Outcome, reason: str) -> bool:
@@ -322,7 +333,7 @@ class FtRendezvousHandler(RendezvousHandler):
         has_finished = progress.finished_in > 0 and progress.finished_in == progress.trained_in
         if outcome is Outcome.SUCCEEDED and session.link.verdict is None and not has_finished:
             outcome = Outcome.DRAINED if session.link.participant.is_going else Outcome.LEFT
-        with _signals_held():
+        with signals_held():
             session.link.leave(outcome, reason)
             session.bootstrap.release()
         if session.host is not None:
@@ -332,7 +343,7 @@ class FtRendezvousHandler(RendezvousHandler):
     def _stay_as_host(self, host: Host) -> None:
         """While others need this node's store, one signal is not enough to take it from them."""
         got: list[int] = []
-        with _on_signals(got.append) as restore:
+        with on_signals(got.append) as restore:
             if not host.wait(1.0):
                 log.info("this node hosts the store: staying until every other node has gone")
             alone_until = time.monotonic() + self._settings.run.join_s
@@ -347,32 +358,6 @@ class FtRendezvousHandler(RendezvousHandler):
                     got.clear()
                     restore()
         host.stop()
-
-
-@contextlib.contextmanager
-def _on_signals(handler: Callable[[int], None]) -> Iterator[Callable[[], None]]:
-    """Have signals handled otherwise for a while, where Python allows it. Yields a way to end that early.
-
-    A handler runs between any two steps of this thread, perhaps within a log call: it must not log itself.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    former = {signum: signal.getsignal(signum) for signum in caught_signals()} if is_main else {}
-
-    def restore() -> None:
-        for signum, before in former.items():
-            signal.signal(signum, before)
-
-    for signum in former:
-        signal.signal(signum, lambda got, _frame: handler(got))
-    try:
-        yield restore
-    finally:
-        restore()
-
-
-def _signals_held() -> contextlib.AbstractContextManager[Any]:
-    """A goodbye is said to its end: a second signal (a process and its group are often sent both) must not cut it."""
-    return _on_signals(lambda _signum: None)
 
 
 def _outcome_of(error: BaseException | None) -> tuple[Outcome, str]:

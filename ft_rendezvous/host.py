@@ -93,6 +93,7 @@ class Host:
             run_id=self._settings.run_id,
             verdict=verdict.kind,
             reason=verdict.reason,
+            is_retryable=verdict.is_retryable,
             cycle=cycle_id,
             first_failure=failure,
         )

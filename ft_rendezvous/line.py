@@ -49,6 +49,8 @@ class Errand:
     """A flow on its way, and how it ended."""
 
     flow: Flow[Any]
+    asked: Op | None = None
+    """What the ear has found it to ask for, and the voice has not yet performed."""
     is_done: bool = False
     result: Any = None
     error: Exception | None = field(default=None)
@@ -62,7 +64,14 @@ class Line:
     """One participant's routines, and what they know of each other."""
 
     def __init__(
-        self, participant: Participant, beat_s: float, endpoint: str, on_stir: Callable[[], None], tells_waits: bool
+        self,
+        participant: Participant,
+        beat_s: float,
+        endpoint: str,
+        *,
+        on_stir: Callable[[], None],
+        on_end: Callable[[], None],
+        tells_waits: bool,
     ) -> None:
         self.participant = participant
         self.broken: Exception | None = None
@@ -76,6 +85,9 @@ class Line:
         self._beat_s = beat_s
         self._endpoint = endpoint
         self._on_stir = on_stir
+        """Called when the voice may have something to do."""
+        self._on_end = on_end
+        """Called when the agent need not wait any more."""
         self._tells_waits = tells_waits
         self._told = ""
 
@@ -104,12 +116,14 @@ class Line:
     def stop(self) -> None:
         self.is_stopped = True
         self.stir()
+        self._on_end()
 
     def break_off(self, error: Exception) -> None:
         """A thread has come to its end: the agent must hear of it, whatever it is."""
         if not self.is_over:
             self.broken = error
         self.stir()
+        self._on_end()
 
     # --- the agent ----------------------------------------------------------------------------------
 
@@ -122,6 +136,7 @@ class Line:
         errand = Errand(flow)
         if self.errand is not None:
             self.errand.end(None, StoreUnavailable(self._endpoint, "this node is leaving"))
+            self._on_end()
         self.errand = errand
         self.stir()
         try:
@@ -199,25 +214,31 @@ class Line:
         No beat falls between its operations: a beat of its own would be counted out of turn. The reply to an
         operation is always taken in, even if nobody waits any more: it may be a beat's.
         """
-        reply: Any = None
-        while True:
-            try:
-                op = errand.flow.send(reply)
-            except StopIteration as stop:
-                errand.end(stop.value, None)
-            except Exception as error:  # Whatever it is, it belongs to whoever waits.
-                errand.end(None, error)
-            else:
-                if isinstance(op, Changed):
-                    self.is_stirred = False
-                    self._tell_wait()
-                    return
-                if not errand.is_done:
-                    reply = yield from self._call(op)
-                    continue
-            self._end_post(errand)
-            self._on_stir()
-            return
+        op, errand.asked = errand.asked, None
+        if op is None:
+            op = self._advance(errand, None)
+        while op is not None:
+            reply = yield from self._call(op)
+            op = self._advance(errand, reply)
+
+    def _advance(self, errand: Errand, reply: Any) -> Op | None:
+        """Take a flow one step further. Returns the operation it asks for; None if it ended or waits for a change."""
+        try:
+            op = errand.flow.send(reply)
+        except StopIteration as stop:
+            errand.end(stop.value, None)
+        except Exception as error:  # Whatever it is, it belongs to whoever waits.
+            errand.end(None, error)
+        else:
+            if isinstance(op, Changed):
+                self.is_stirred = False
+                self._tell_wait()
+                return None
+            if not errand.is_done:
+                return op
+        self._end_post(errand)
+        self._on_end()
+        return None
 
     def _end_post(self, errand: Errand) -> None:
         if self._posts and self._posts[0] is errand:
@@ -263,10 +284,24 @@ class Line:
                 try:
                     op = watch.send(reply)
                 except StopIteration:
-                    return
-                finally:
                     self.stir()
+                    return
+                if reply is not None:
+                    self._heed()
                 reply = yield op
         except Exception as error:  # The end of a thread; an ear that was closed on purpose has nothing to tell.
             if is_current():
                 self.break_off(error)
+
+    def _heed(self) -> None:
+        """Something was heard: let the flow that waits for it go on, here and now if the voice is at rest.
+
+        A seat ends the flow without any operation, so that most often nobody but the agent needs to be woken.
+        """
+        errand = self.errand
+        is_free = self._calling_since is None and not self._posts
+        if is_free and errand is not None and not errand.is_done and errand.asked is None:
+            errand.asked = self._advance(errand, None)
+            if errand.asked is None:
+                return
+        self.stir()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ft_rendezvous.core.model import Outcome, Verdict
@@ -22,10 +22,11 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _Ear:
-    """A thread that listens for one incarnation."""
+    """A thread that listens for one incarnation, once it is told what to listen for."""
 
     socket: StoreSocket | None
-    thread: threading.Thread | None = None
+    watch: Move[None] | None = None
+    thread: threading.Thread = field(init=False)
 
     def close(self) -> None:
         if self.socket is not None:
@@ -44,15 +45,25 @@ class Link:
         endpoint: str,
     ) -> None:
         self._connect_ear = connect_ear
-        self._ear = _Ear(connect_ear())
-        self._changed = threading.Condition()
-        self._line = Line(participant, beat_s, endpoint, self._changed.notify_all, tells_waits=True)
+        self._lock = threading.RLock()
+        # Each waits for its own: a wake-up in vain costs as much as one that is needed.
+        self._changed, self._ended, self._called = (threading.Condition(self._lock) for _ in range(3))
+        self._line = Line(
+            participant,
+            beat_s,
+            endpoint,
+            on_stir=self._changed.notify_all,
+            on_end=self._ended.notify_all,
+            tells_waits=True,
+        )
         self.participant = participant
-        participant.on_enlisted = self._start_ear
+        participant.on_enlisted = self._call_ear
         self._voice = threading.Thread(
-            target=self._drive, args=(self._line.speak(), store), name="ft-voice", daemon=True
+            target=self._drive, args=(self._line.speak(), self._changed, store), name="ft-voice", daemon=True
         )
         self._voice.start()
+        # Before it is needed: to start a thread takes longer than to arrive.
+        self._ear = self._start_ear(connect_ear())
 
     # --- for the agent's thread ---------------------------------------------------------------------
 
@@ -62,54 +73,55 @@ class Link:
 
     @property
     def verdict(self) -> Verdict | None:
-        with self._changed:
+        with self._lock:
             return self._line.verdict
 
     def must_stop(self, cycle_id: int) -> bool:
         """Whether workers of this cycle must stop. No store call, no waiting."""
-        with self._changed:
+        with self._lock:
             return self._line.must_stop(cycle_id)
 
     def run(self, flow: Flow[T], patience_s: float | None = None) -> T:
         """Let the voice carry a flow to its end, and wait for it: see `Line.run`."""
-        result: T = self._drive(self._line.run(flow, patience_s))
+        result: T = self._drive(self._line.run(flow, patience_s), self._ended)
         return result
 
     def post(self, move: Move[None]) -> None:
         """Let the voice carry a move before anything else, without waiting for it. What goes wrong is logged."""
-        with self._changed:
+        with self._lock:
             self._line.post(move)
 
     def leave(self, outcome: Outcome, reason: str) -> None:
         """Say goodbye and end the threads. Never raises: a store that is gone needs no goodbye."""
         try:
-            self._drive(self._line.leave(outcome, reason))
+            self._drive(self._line.leave(outcome, reason), self._ended)
         finally:
             self.stop()
 
     def stop(self) -> None:
         """End the threads without a word. The voice may be held by a silent store; it dies with the process."""
-        with self._changed:
+        with self._lock:
             self._line.stop()
             self._ear.close()
-            ear_thread = self._ear.thread
-        if ear_thread is not None:
-            ear_thread.join(FAREWELL_S)
+            self._called.notify_all()
+        self._ear.thread.join(FAREWELL_S)
         if not self._line.is_held:
             self._voice.join(FAREWELL_S)
 
     # --- threads ------------------------------------------------------------------------------------
 
-    def _drive(self, routine: Routine[Any], store: Store | StoreSocket | None = None) -> Any:
+    def _drive(
+        self, routine: Routine[Any], stirred: threading.Condition, store: Store | StoreSocket | None = None
+    ) -> Any:
         """Run a routine to its end: its code under the lock, its store calls outside, its rests on the condition."""
         resume: Callable[[Any], Any] = routine.send
         value: Any = None
         try:
             while True:
-                with self._changed:
+                with self._lock:
                     request = resume(value)
                     while isinstance(request, Rest):
-                        self._changed.wait(request.seconds)
+                        stirred.wait(request.seconds)
                         request = routine.send(None)
                 assert store is not None, "the agent's thread makes no store call"
                 try:
@@ -120,28 +132,38 @@ class Link:
             return stop.value
         finally:
             # A signal may raise in any wait; what the routine leaves behind must not depend on who holds its frame.
-            with self._changed:
+            with self._lock:
                 routine.close()
 
-    def _start_ear(self) -> None:
+    def _call_ear(self) -> None:
         """Called by the participant, under the lock, when a new incarnation begins to watch."""
-        if self._ear.thread is not None:
+        if self._ear.watch is not None:
             self._ear.close()
-            self._ear = _Ear(None)
-        ear, watch = self._ear, self.participant.watch(self.participant.incarnation)
-        ear.thread = threading.Thread(target=self._listen, args=(ear, watch), name="ft-ear", daemon=True)
-        ear.thread.start()
+            self._ear = self._start_ear(None)
+        self._ear.watch = self.participant.watch(self.participant.incarnation)
+        self._called.notify_all()
 
-    def _listen(self, ear: _Ear, watch: Move[None]) -> None:
+    def _start_ear(self, socket: StoreSocket | None) -> _Ear:
+        ear = _Ear(socket)
+        ear.thread = threading.Thread(target=self._listen, args=(ear,), name="ft-ear", daemon=True)
+        ear.thread.start()
+        return ear
+
+    def _listen(self, ear: _Ear) -> None:
         """A thread of its own for every incarnation; only the first finds its connection ready."""
+        with self._lock:
+            while ear.watch is None and not self._line.is_stopped:
+                self._called.wait()
+        if ear.watch is None:
+            return
         try:
             socket = ear.socket or self._connect_ear()
         except Exception as error:  # A thread's end: the agent must hear of it, whatever it is.
-            with self._changed:
+            with self._lock:
                 self._line.break_off(error)
             return
-        with self._changed:
+        with self._lock:
             ear.socket = socket
-        self._drive(self._line.listen(watch, lambda: ear is self._ear), socket)
+        self._drive(self._line.listen(ear.watch, lambda: ear is self._ear), self._changed, socket)
         if ear is not self._ear:
             ear.close()

@@ -46,7 +46,6 @@ class Operator:
         if head.view.closed is not None:
             raise ConfigError(f"run {head.run_id!r} is closed already: {head.view.closed.verdict}")
         request = Request(
-            epoch=head.epoch,
             cycle_id=head.view.cycle_id,
             incarnation=secrets.token_hex(8),
             kind=kind,

@@ -235,7 +235,6 @@ class Participant:
         self.seq = yield from board.count_arrival(self.keys, opened.cycle_id)
         self.progress.arrived_in = opened.cycle_id
         arrival = Arrival(
-            epoch=self.epoch,
             cycle_id=opened.cycle_id,
             incarnation=self.incarnation,
             seq=self.seq,
@@ -267,7 +266,6 @@ class Participant:
             return
         end = self.worker_exit or WorkerExit("workers failed")
         failure = Failure(
-            epoch=self.epoch,
             cycle_id=cycle_id,
             incarnation=self.incarnation,
             reason=one_line(end.reason),
@@ -283,7 +281,6 @@ class Participant:
         if self.view is None or self.has_left or self.view.closed is not None:
             return
         request = Request(
-            epoch=self.epoch,
             cycle_id=self.view.cycle_id,
             incarnation=self.incarnation,
             kind=kind,
@@ -307,7 +304,7 @@ class Participant:
             return
         assert self.view is not None
         self.told_checkpoint = called.no
-        checkpoint = Checkpoint(epoch=self.epoch, cycle_id=cycle_id, incarnation=self.incarnation)
+        checkpoint = Checkpoint(cycle_id=cycle_id, incarnation=self.incarnation)
         yield from board.write_record(self.keys, self.view.opened, checkpoint)
 
     def withdraw(self, reason: str) -> Move[None]:
@@ -321,7 +318,6 @@ class Participant:
         self.incarnation = self.incarnation or self.new_incarnation()
         self.has_left = True
         withdrawal = Withdrawal(
-            epoch=self.epoch,
             cycle_id=opened.cycle_id,
             incarnation=self.incarnation,
             node=self.node,
@@ -371,7 +367,7 @@ class Participant:
     def finish(self, cycle_id: int) -> Move[None]:
         """Enter the exit barrier: it is complete when the coordinator has heard this from every active node."""
         assert self.view is not None
-        finish = Finish(epoch=self.epoch, cycle_id=cycle_id, incarnation=self.incarnation)
+        finish = Finish(cycle_id=cycle_id, incarnation=self.incarnation)
         yield from board.write_record(self.keys, self.view.opened, finish)
         self.progress.finished_in = cycle_id
 
@@ -384,7 +380,6 @@ class Participant:
             return
         self.has_left = True
         goodbye = Goodbye(
-            epoch=self.epoch,
             cycle_id=self.view.cycle_id,
             incarnation=self.incarnation,
             outcome=outcome,

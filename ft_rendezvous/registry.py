@@ -102,6 +102,10 @@ class Registry:
                 yield from self._take_newcomer(arrival)
 
     def _take_newcomer(self, arrival: Arrival) -> Move[None]:
+        if unlike := self._unlike_others(arrival.node):
+            self.roster.fenced.add(arrival.incarnation)
+            yield from self.fence(Fence(arrival.incarnation, node_name(arrival.node), unlike, is_refusal=True))
+            return
         for fence in self.roster.take(arrival, self.cycle_id, self.is_open):
             yield from self.fence(fence)
         if arrival.incarnation in self.roster.members:
@@ -130,6 +134,19 @@ class Registry:
             yield from self.fence(Fence(incarnation, node_name(arrival.node), reason, is_refusal=True))
         return refused
 
+    def _unlike_others(self, node: NodeInfo) -> str:
+        """Why a node's workers would be numbered wrongly; empty if they would not."""
+        if not self.settings.has_identical_workers or not self.roster.members:
+            return ""
+        other = next(iter(self.roster.members.values())).arrival.node
+        mine, theirs = (node.role, node.local_world_size), (other.role, other.local_world_size)
+        if mine == theirs or None in (mine[1], theirs[1]):
+            return ""
+        return (
+            f"identical_workers is set, and {node_name(node)} has {mine[1]} workers of role {mine[0]} where "
+            f"{node_name(other)} has {theirs[1]} of role {theirs[0]}: make them alike, or identical_workers=false"
+        )
+
     def _lacking(self, node: NodeInfo) -> str:
         """What a node must say about where it is, and does not."""
         rules = self.rules
@@ -157,7 +174,6 @@ class Registry:
         """Remember whose workers failed. An agent that gives up may not have said so before it left."""
         if isinstance(record, Goodbye) and record.outcome is Outcome.FAILED:
             record = Failure(
-                epoch=record.epoch,
                 cycle_id=record.cycle_id,
                 incarnation=record.incarnation,
                 reason=record.reason,

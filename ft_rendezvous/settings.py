@@ -93,6 +93,12 @@ class RunSettings:
         "domain_from", None, "Where nodes find their domains, see docs/placement.md; `domain` and FT_DOMAIN_ID win."
     )
     unit_from: str | None = setting("unit_from", None, "The same for their units; `unit` wins.")
+    has_identical_workers: bool = setting(
+        "identical_workers",
+        False,
+        "Every node has as many workers, of one role, so that torch need not count them; else as "
+        "TORCH_ELASTIC_WORKER_IDENTICAL says.",
+    )
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -170,7 +176,7 @@ class RunSettings:
     @property
     def digest(self) -> str:
         text = "\n".join(f"{key}={value}" for key, value in sorted(self.as_dict().items()))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +203,9 @@ class NodeSettings:
     )
     verdict_file: str | None = setting(
         "verdict_file", None, "Where the store host writes how the run ended, as JSON, before anybody hears of it."
+    )
+    lost_command: str | None = setting(
+        "lost_command", None, "A command that a node runs when it has lost the store for good, before it exits."
     )
     shares_store: bool = True
     """Whether workers use the cycle's bootstrap store (torch's TORCH_DISABLE_SHARE_RDZV_TCP_STORE)."""
@@ -261,6 +270,8 @@ def parse_settings(
     host, port = parse_endpoint(endpoint)
     _check_reachable(host, env)
     given = with_config_file(conf)
+    if "identical_workers" not in given and env.get("TORCH_ELASTIC_WORKER_IDENTICAL"):
+        given["identical_workers"] = env["TORCH_ELASTIC_WORKER_IDENTICAL"] == "1"
     check_known(given, {*fields_by_key(RunSettings), *fields_by_key(NodeSettings), *IGNORED_KEYS, "config"})
     run = RunSettings(run_id=run_id, min_nodes=min_nodes, max_nodes=max_nodes, **values_for(RunSettings, given))
     from_conf = values_for(NodeSettings, given)
@@ -347,7 +358,8 @@ def _infra_rank_from(env: Mapping[str, str]) -> int | None:
         if text:
             if not is_digits(text):
                 raise ConfigError(f"{name}={text} is not a rank: it must be an integer, 0 or more")
-            return int(text)
+            base = env.get("FT_INFRA_RANK_BASE", "") if name == "SLURM_PROCID" else ""
+            return int(text) + (int(base) if is_digits(base) else 0)
     return None
 
 

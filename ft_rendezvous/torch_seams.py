@@ -9,7 +9,8 @@ What no public interface gives:
   and then fails on it (pytorch #194710). Once torch returns a result there, this part does nothing;
 - the run's verdict after the exit barrier, which swallows every error: a node whose workers ended well in a run
   that failed must not exit 0;
-- torch's own reaction to signals, also for an agent that has not started any workers yet.
+- torch's own reaction to signals, also for an agent that has not started any workers yet, and to the first of two that
+  come at once: SLURM signals the step and then the job, and the second would end an agent that is about to say goodbye.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import functools
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from ft_rendezvous.handler import FtRendezvousHandler
 
 _MARK = "_ft_rendezvous_wraps"
+AT_ONCE_S = 1.0
 
 
 def install(handler_type: type[FtRendezvousHandler]) -> None:
@@ -53,7 +56,7 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
             return untouched
         handler.attach(spec.role, spec.local_world_size)
         last_failure = _tell_of_workers(agent, handler)
-        former = _catch_signals()
+        former, raises = _catch_signals(), multiprocessing_api._terminate_process_handler
         try:
             result: RunResult | None = original(agent, *args, **kwargs)
         except RendezvousClosedError:
@@ -68,6 +71,7 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
             raise
         finally:
             handler.detach()
+            multiprocessing_api._terminate_process_handler = getattr(raises, _MARK, raises)
             for signum, before in former.items():
                 signal.signal(signum, before)
         if result is None:
@@ -137,6 +141,21 @@ def _tell_of_workers(agent: SimpleElasticAgent, handler: FtRendezvousHandler) ->
     return lambda: last_failure
 
 
+def _first_of_several(react: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
+    """React to a signal, and not to those that follow it at once. Torch installs what bears its own handler's name."""
+    reacted_at = float("-inf")
+
+    def react_once(signum: int, frame: Any) -> None:
+        nonlocal reacted_at
+        now = time.monotonic()
+        if now - reacted_at > AT_ONCE_S:
+            reacted_at = now
+            react(signum, frame)
+
+    setattr(react_once, _MARK, react)
+    return react_once
+
+
 def _catch_signals() -> dict[signal.Signals, Any]:
     """Torch catches signals once it has started workers; an agent that waits for its place must say goodbye too.
 
@@ -144,5 +163,6 @@ def _catch_signals() -> dict[signal.Signals, Any]:
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
-    handler = multiprocessing_api._terminate_process_handler
+    handler = _first_of_several(multiprocessing_api._terminate_process_handler)
+    multiprocessing_api._terminate_process_handler = handler  # type: ignore[assignment]
     return {signum: signal.signal(signum, handler) for signum in caught_signals()}

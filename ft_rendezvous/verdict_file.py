@@ -30,6 +30,8 @@ class VerdictReport(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     verdict: VerdictKind
     reason: str
+    is_retryable: bool = False
+    """Whether the same job may do better if it is started again."""
     cycle: int
     first_failure: FirstFailureReport | None = None
     written_at: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))

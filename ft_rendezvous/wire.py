@@ -18,6 +18,7 @@ import msgspec
 from ft_rendezvous.core.model import (
     FORMAT,
     GROUP,
+    INCARNATION_DIGITS,
     Answer,
     AnyEvent,
     AnyRecord,
@@ -95,7 +96,6 @@ _encoder = msgspec.json.Encoder()
 _record: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What strict decoding raises on hostile bytes; deep nesting overflows before it is found invalid."""
-INCARNATION_DIGITS = 16
 _hex_digits = re.compile("[0-9a-f]*")
 _version = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
@@ -125,7 +125,6 @@ def check_node(node: NodeInfo) -> None:
     most = 1 << 31
     encode_record(
         Arrival(
-            epoch="0" * INCARNATION_DIGITS,
             cycle_id=most,
             incarnation="0" * INCARNATION_DIGITS,
             seq=most,
@@ -135,7 +134,7 @@ def check_node(node: NodeInfo) -> None:
     )
 
 
-def decode_records(data: bytes, epoch: str, cycle_id: int, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:
+def decode_records(data: bytes, cycle_id: int, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:
     """The records of a stretch of one cycle's log, and those that must not count.
 
     `arrived` is the cycle's count as read with the log: no honest arrival has a higher number.
@@ -143,9 +142,9 @@ def decode_records(data: bytes, epoch: str, cycle_id: int, arrived: int) -> tupl
     try:
         records = _record.decode_lines(data)
     except _UNDECODABLE:
-        return _decode_one_by_one(data, epoch, cycle_id, arrived)
-    if _has_long_line(data) or not _are_faultless(records, epoch, cycle_id, arrived):
-        return _decode_one_by_one(data, epoch, cycle_id, arrived)
+        return _decode_one_by_one(data, cycle_id, arrived)
+    if _has_long_line(data) or not _are_faultless(records, cycle_id, arrived):
+        return _decode_one_by_one(data, cycle_id, arrived)
     return records, []
 
 
@@ -160,19 +159,26 @@ def _has_long_line(data: bytes) -> bool:
     return False
 
 
-def _are_faultless(records: Sequence[AnyRecord], epoch: str, cycle_id: int, arrived: int) -> bool:
+def _are_faultless(records: Sequence[AnyRecord], cycle_id: int, arrived: int) -> bool:
     """Whether `_fault` finds nothing in any of them, in a tenth of the time."""
-    names = [record.incarnation for record in records]
+    names = "".join([record.incarnation for record in records])
     numbers = [record.seq for record in records if type(record) is Arrival]
     return (
-        all(record.v == FORMAT and record.epoch == epoch and record.cycle_id == cycle_id for record in records)
-        and set(map(len, names)) <= {INCARNATION_DIGITS}
-        and _hex_digits.fullmatch("".join(names)) is not None
-        and (not numbers or (min(numbers) >= 1 and max(numbers) <= arrived))
+        {record.cycle_id for record in records} <= {cycle_id}
+        and _are_hex_digits(names)
+        and max(numbers, default=0) <= arrived
     )
 
 
-def _decode_one_by_one(data: bytes, epoch: str, cycle_id: int, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:
+def _are_hex_digits(text: str) -> bool:
+    """As the regular expression would say, in a third of the time."""
+    try:
+        return len(bytes.fromhex(text)) * 2 == len(text) and text == text.lower()
+    except ValueError:
+        return False
+
+
+def _decode_one_by_one(data: bytes, cycle_id: int, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:
     """A bad record spoils only itself, and its reason is told."""
     records: list[AnyRecord] = []
     bad: list[BadRecord] = []
@@ -180,7 +186,7 @@ def _decode_one_by_one(data: bytes, epoch: str, cycle_id: int, arrived: int) -> 
         reason: str | None
         try:
             record = _record.decode(line) if len(line) <= MAX_RECORD_BYTES else None
-            reason = _fault(record, len(line), epoch, cycle_id, arrived)
+            reason = _fault(record, len(line), cycle_id, arrived)
         except _UNDECODABLE as error:
             record, reason = None, _undecodable(line, error)
         if record is not None and reason is None:
@@ -190,18 +196,14 @@ def _decode_one_by_one(data: bytes, epoch: str, cycle_id: int, arrived: int) -> 
     return records, bad
 
 
-def _fault(record: AnyRecord | None, size_bytes: int, epoch: str, cycle_id: int, arrived: int) -> str | None:
+def _fault(record: AnyRecord | None, size_bytes: int, cycle_id: int, arrived: int) -> str | None:
     if record is None:
         return f"{size_bytes} bytes, over the {MAX_RECORD_BYTES} a record may have"
-    if record.v != FORMAT:
-        return f"format {record.v}, this run speaks {FORMAT}: install the same ft-rendezvous everywhere"
-    if record.epoch != epoch:
-        return f"written for another run (epoch {record.epoch}, this is {epoch})"
     if record.cycle_id != cycle_id:
         return f"written for cycle {record.cycle_id} into the log of cycle {cycle_id}"
     if not is_incarnation(record.incarnation):
         return "its incarnation is not 16 hex digits"
-    if isinstance(record, Arrival) and not 1 <= record.seq <= arrived:
+    if isinstance(record, Arrival) and record.seq > arrived:
         return f"its arrival number {record.seq} was never given"
     return None
 

@@ -306,6 +306,8 @@ def test_a_loopback_endpoint_on_one_machine_is_fine(env: dict[str, str]) -> None
         ({"SLURM_NODEID": "6", "GROUP_RANK": "5"}, {}, 6),
         ({"FT_INFRA_RANK": "", "SLURM_PROCID": "4"}, {}, 4),
         ({"FT_INFRA_RANK": "0", "SLURM_PROCID": "4"}, {}, 0),
+        ({"SLURM_PROCID": "1", "FT_INFRA_RANK_BASE": "6"}, {}, 7),
+        ({"FT_INFRA_RANK": "1", "FT_INFRA_RANK_BASE": "6"}, {}, 1),
         ({"FT_INFRA_RANK": "3"}, {"infra_rank": "9"}, 9),
         ({"FT_INFRA_RANK": "3"}, {"infra_rank": "0"}, 0),
         ({}, {}, None),
@@ -328,6 +330,25 @@ def test_an_infra_rank_in_the_environment_that_is_none_is_named(name: str, value
 def test_torchs_switch_for_the_workers_store_is_honoured(value: str | None, shares: bool) -> None:
     env = {} if value is None else {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": value}
     assert parse(env=env).node.shares_store is shares
+
+
+@pytest.mark.parametrize(
+    ("conf", "value", "is_set"),
+    [
+        ({}, None, False),
+        ({}, "1", True),
+        ({}, "0", False),
+        ({"identical_workers": "true"}, None, True),
+        ({"identical_workers": "false"}, "1", False),
+    ],
+)
+def test_identical_workers_are_a_setting_of_the_run_or_torchs_own(
+    conf: dict[str, str], value: str | None, is_set: bool
+) -> None:
+    env = {} if value is None else {"TORCH_ELASTIC_WORKER_IDENTICAL": value}
+    run = parse(conf, env=env).run
+    assert run.has_identical_workers is is_set
+    assert (run.digest == parse().run.digest) is not is_set, "mixed values would hang: nodes must agree"
 
 
 def test_the_log_level_comes_from_the_environment() -> None:

@@ -38,7 +38,6 @@ class SlotArrival(msgspec.Struct, frozen=True):
     """An arrival as the field writes it: an object with names."""
 
     v: int
-    epoch: str
     cycle_id: int
     incarnation: str
     seq: int

@@ -11,7 +11,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -63,8 +63,11 @@ class _Caller:
             self.go_on(answer)
 
 
-def form_world(port: int, moves: Sequence[Move[Seat]]) -> Formed:
-    """Connect a node for every move, release them together, and perform the moves until each node has its seat."""
+def form_world(port: int, moves: Sequence[Move[Seat]], around: Callable[[], None] = lambda: None) -> Formed:
+    """Connect a node for every move, release them together, and perform the moves until each node has its seat.
+
+    `around` is called when the clock starts, and when it stops.
+    """
     raise_file_limit(len(moves) + FILES_BESIDE)
     with ExitStack() as stack:
         sockets = [stack.enter_context(sock) for sock in connect(port, len(moves))]
@@ -74,9 +77,11 @@ def form_world(port: int, moves: Sequence[Move[Seat]]) -> Formed:
             selector.register(caller.socket, selectors.EVENT_READ, caller)
         gc.collect()
         gc.freeze()  # What is there stays there: looking through it again would be part of the time.
+        around()
         started_at, busy_before = time.perf_counter(), time.process_time()
         _perform(selector, callers)
         ended_at, busy_after = time.perf_counter(), time.process_time()
+        around()
     seats = [caller.seat for caller in callers if caller.seat is not None]
     return Formed(ended_at - started_at, seats, busy_after - busy_before)
 

@@ -95,6 +95,115 @@ def demo(  # noqa: PLR0917
     raise typer.Exit(0 if is_kept else FAILED)
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def launch(  # noqa: PLR0917
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- SCRIPT [ARGS]...",
+            help="What torchrun shall run: a script and its arguments, or -m module and its arguments.",
+            show_default=False,
+        ),
+    ] = None,
+    local: Annotated[
+        str | None,
+        typer.Option(metavar="ACTIVE+SPARES", help="Start all nodes on this machine: 3+1 is three and a spare."),
+    ] = None,
+    active: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="SLURM: how many nodes train; the others are spares. Default: all."),
+    ] = None,
+    nproc_per_node: Annotated[
+        str,
+        typer.Option(
+            metavar="N", help="Workers per node, as torchrun takes it; N,M for the parts of a heterogeneous SLURM job."
+        ),
+    ] = "1",
+    rdzv_conf: Annotated[
+        str, typer.Option("--rdzv-conf", metavar="K=V,...", help="Settings of the run; see **ftr settings**.")
+    ] = "",
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="first-node|batch-host|HOST:PORT",
+            help="Who hosts the store: the allocation's first node; the host of this very process, with **ftr serve**, "
+            "so that no compute node's loss ends the run; or an **ftr serve** that runs elsewhere.",
+        ),
+    ] = "first-node",
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="The store's port. Default: a free one with --local, else 29400."),
+    ] = None,
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Logs and verdict go here; all nodes must share it. Default: ft-logs/RUN_ID."),
+    ] = None,
+    requeue: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="SLURM: queue the job again, at most N times, if that can help."),
+    ] = 0,
+    each_task: Annotated[
+        bool,
+        typer.Option("--each-task", help="SLURM job array: every task is a run of its own. Else the array is one run."),
+    ] = False,
+    srun_args: Annotated[str, typer.Option(metavar="ARGS", help="More arguments for srun, as one word.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print exactly what would be run, and run nothing.")
+    ] = False,
+) -> None:
+    """Start one torchrun per node: on this machine, or on the nodes of a SLURM allocation. `launcher.sh` calls this.
+
+    ACTIVE nodes train, the others wait as spares. When a node dies, a spare takes its rank.
+
+    In the log directory: node-N.log is all that node N says (N counts the allocation's nodes),
+    node-N/cycle-C/R/stdout.log what its worker R wrote in cycle C, verdict.json how the run ended.
+
+    SLURM: one srun starts all nodes. Give the job --no-kill, or the loss of a node ends it (launcher.sh has that
+    line). A requeued job is a new run and resumes from its checkpoint. Job array: one run, every task a unit of nodes
+    that train together or not at all; the first task hosts the store. SIGUSR1 (--signal=USR1@120) drains.
+
+    SIGTERM, SIGINT and SIGHUP end all nodes gently, SIGUSR1 and SIGUSR2 are passed on. TORCHRUN names another torchrun
+    than the one in PATH.
+
+    Exit code: 0 the run succeeded, 1 it failed, 3 it was cancelled, 2 wrong options, 128+N after signal N.
+
+    Examples: `ftr launch --local 3+1 -- train.py`, or
+    `sbatch -N 10 launcher.sh --active 8 --nproc-per-node 8 -- train.py`
+    """
+    from ft_rendezvous.cli.launch import Asked, launch_run  # noqa: PLC0415
+
+    asked = Asked(
+        script=tuple(script or ()),
+        local=local,
+        active=active,
+        nproc_per_node=nproc_per_node,
+        rdzv_conf=rdzv_conf,
+        store=store,
+        port=port,
+        log_dir=log_dir,
+        requeues=requeue,
+        is_each_task=each_task,
+        srun_args=srun_args,
+        is_dry_run=dry_run,
+    )
+    with _telling_errors("nothing was started"):
+        code = launch_run(asked)
+    raise typer.Exit(code)
+
+
+@app.command(hidden=True)
+def abandoned(
+    job_id: Annotated[str, typer.Argument(metavar="JOB")],
+    batch_node: Annotated[str, typer.Argument(metavar="NODE", help="Where its batch script ran.")],
+    requeue: Annotated[bool, typer.Option("--requeue", help="Queue it again rather than cancel it.")] = False,
+) -> None:
+    """End a SLURM job that has lost its batch script, if it has. Called by nodes that have lost the store."""
+    from ft_rendezvous.cli.launch import end_if_abandoned  # noqa: PLC0415
+
+    with _telling_errors("the job was left as it is"):
+        end_if_abandoned(job_id, batch_node, requeue)
+
+
 @app.command()
 def serve(
     endpoint: Annotated[

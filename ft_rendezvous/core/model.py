@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-FORMAT = 1
+FORMAT: Final = 1
 """Version of everything written to the store. A record of another version is refused."""
 
 GROUP = "0"
@@ -39,10 +40,16 @@ class Verdict(msgspec.Struct, frozen=True):
 
     kind: VerdictKind
     reason: str = ""
+    is_retryable: bool = False
+    """Whether the same job may do better if it is started again: it lacked nodes or was asked to go."""
 
     def __str__(self) -> str:
         return f"{self.kind}({self.reason})" if self.reason else str(self.kind)
 
+
+INCARNATION_DIGITS = 16
+Incarnation = Annotated[str, msgspec.Meta(min_length=INCARNATION_DIGITS, max_length=INCARNATION_DIGITS)]
+"""One uninterrupted life of an agent in a run: hex digits."""
 
 # --- what nodes write -------------------------------------------------------------------------------
 
@@ -63,21 +70,20 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What every record carries; a record that disagrees with its log's cycle is refused.
+    """What every record carries; a record that disagrees with its log's cycle is refused. The log's name has the epoch.
 
     Arrays without names: half the bytes, and the coordinator reads them all at every look.
     """
 
-    v: int = FORMAT
-    epoch: str
+    v: Literal[1] = FORMAT
     cycle_id: int
-    incarnation: str
+    incarnation: Incarnation
 
 
 class Arrival(Record, frozen=True, kw_only=True, tag="arrive"):
     """A node is ready to be placed in this cycle."""
 
-    seq: int
+    seq: Annotated[int, msgspec.Meta(ge=1)]
     node: NodeInfo
     bootstrap_port: int
     """Where this node listens for the workers of a world in which it has rank 0."""

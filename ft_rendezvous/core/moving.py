@@ -90,7 +90,7 @@ def decide_move(world: World, now: float, grow: Grow) -> MoveDecision:
     drain, growth = world.drain, world.growth
     if world.unfinished_count == 0:
         if drain is not None and drain.is_total:
-            return Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain"))
+            return Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain", is_retryable=True))
         return Close(Verdict(VerdictKind.SUCCEEDED))
     if world.troubles:
         return OpenNext(_cause(world.troubles))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ft_rendezvous.core.capacity import PlacementRules, capacity, leftovers
-from ft_rendezvous.core.model import NAMED, Arrival, VerdictKind, node_name
+from ft_rendezvous.core.model import NAMED, Arrival, Verdict, VerdictKind, node_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,7 @@ class Wait:
 class GiveUp:
     """This cycle can never be sealed, or need not be: the run is over."""
 
-    kind: VerdictKind
-    reason: str
+    verdict: Verdict
 
 
 SealDecision = Seal | Wait | GiveUp
@@ -164,7 +163,8 @@ def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
         deadline = view.opened_at + rules.join_s
         reason = find_lack(view.arrived, _missing(view), rules.placement)
         if now >= deadline:
-            return GiveUp(VerdictKind.FAILED, f"join_timeout of {rules.join_s:g} s is over: {reason}")
+            text = f"join_timeout of {rules.join_s:g} s is over: {reason}"
+            return GiveUp(Verdict(VerdictKind.FAILED, text, is_retryable=True))
         return Wait(reason, deadline)
     last_call = view.opened_at + rules.last_call_s
     if view.awaited and now < last_call:
@@ -186,15 +186,16 @@ def _find_hopeless(view: SealView, rules: PlacementRules) -> GiveUp | None:
     """Why no world can be formed however long one waits, or need be."""
     wanted, is_short = rules.min_nodes, view.joinable_fit < rules.min_nodes
     if is_short and rules.max_nodes - len(view.unhealthy) < wanted:
-        return GiveUp(VerdictKind.FAILED, _unfit(view, rules))
+        return GiveUp(Verdict(VerdictKind.FAILED, _unfit(view, rules), is_retryable=True))
     if is_short and view.drained_count:
-        return GiveUp(VerdictKind.CANCELLED, f"drained: {_count(view.joinable_fit, 'node')} of {wanted} would remain")
+        text = f"drained: {_count(view.joinable_fit, 'node')} of {wanted} would remain"
+        return GiveUp(Verdict(VerdictKind.CANCELLED, text, is_retryable=True))
     if view.has_all_finished:
-        return GiveUp(VerdictKind.SUCCEEDED, "")
+        return GiveUp(Verdict(VerdictKind.SUCCEEDED))
     if is_short and (view.finished_count or view.spent_count):
-        return GiveUp(VerdictKind.FAILED, _hopeless(view, wanted))
+        return GiveUp(Verdict(VerdictKind.FAILED, _hopeless(view, wanted), is_retryable=not view.spent_count))
     if not view.alive and view.left_count:
-        return GiveUp(VerdictKind.CANCELLED, "every node has left")
+        return GiveUp(Verdict(VerdictKind.CANCELLED, "every node has left", is_retryable=True))
     return None
 
 

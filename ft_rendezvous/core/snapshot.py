@@ -98,7 +98,6 @@ def _arrival(number: int, node: SnapshotNode) -> Arrival:
         raise ValueError(f"node {number} of the file has neither infra_rank nor addr: nobody could tell which it is")
     info = NodeInfo(addr=node.addr, pid=node.pid, infra_rank=node.infra_rank, domain_id=node.domain, unit_id=node.unit)
     return Arrival(
-        epoch="",
         cycle_id=0,
         incarnation=f"{number:08d}",
         seq=number,

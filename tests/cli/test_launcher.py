@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -18,21 +19,27 @@ TRAIN = ROOT / "examples" / "train.py"
 def test_help_names_every_option(shell: Shell) -> None:
     done = shell.run(LAUNCHER, "--help")
     assert done.returncode == 0
-    for option in ("--local", "--active", "--nproc-per-node", "--rdzv-conf", "--port", "--log-dir", "--dry-run"):
-        assert f"  {option}" in done.stdout
+    for option in (
+        *("--local", "--active", "--nproc-per-node", "--rdzv-conf", "--store", "--port", "--log-dir", "--requeue"),
+        *("--each-task", "--srun-args", "--dry-run"),
+    ):
+        assert f" {option} " in done.stdout
+    for word in ("first-node|batch-host|HOST:PORT", "SIGUSR1", "Exit code: 0", "TORCHRUN", "verdict.json"):
+        assert word in done.stdout
 
 
 def test_dry_run_prints_one_command_per_node_and_runs_nothing(shell: Shell) -> None:
     options = ("--nproc-per-node", "2", "--rdzv-conf", "lease_timeout=4", "--port", "29999", "--log-dir", "my logs")
     done = shell.run(LAUNCHER, "--local", "3+1", *options, "--dry-run", "--", "train.py", "--name", "a b")
     assert done.returncode == 0, done.stderr
-    made, *nodes = done.stdout.splitlines()
-    assert made == r"mkdir -p my\ logs "
+    made, *nodes, wait = done.stdout.splitlines()
+    assert (made, wait) == ("mkdir -p 'my logs'", "wait")
     assert len(nodes) == 4
     for rank, line in enumerate(nodes):
-        assert f" FT_INFRA_RANK={rank} torchrun --nnodes=3:4 --nproc-per-node=2 --max-restarts=1000 " in line
+        assert f" FT_INFRA_RANK={rank} torchrun --nnodes=3:4 --nproc-per-node=2 --max-restarts=" in line
         assert " --rdzv-backend=ft --rdzv-endpoint=localhost:29999 --rdzv-id=local-" in line
-        assert rf" --rdzv-conf=lease_timeout=4 train.py --name a\ b >my\ logs/node-{rank}.log 2>&1 " in line
+        assert ",lease_timeout=4' --logs-specs=ft '--log-dir=my logs' --tee=3 train.py --name 'a b' " in line
+        assert line.endswith(f" >'my logs/node-{rank}.log' 2>&1 </dev/null &")
     assert list(shell.place.iterdir()) == []
 
 
@@ -44,9 +51,9 @@ def test_dry_run_prints_one_command_per_node_and_runs_nothing(shell: Shell) -> N
         (["--local", "three", "--", "train.py"], "for example 3+1"),
         (["--local", "0+1", "--", "train.py"], "has no active node"),
         (["--local", "2", "--active", "1", "--", "train.py"], "--active is for SLURM"),
-        (["--local"], "--local needs a value"),
-        (["--nodes", "3"], "unknown option '--nodes'"),
-        (["--local", "1", "--port", "99999", "--", "train.py"], "is not a port"),
+        (["--local", "1", "--store", "there:29400", "--", "train.py"], "--store there:29400 is for SLURM"),
+        (["--local", "1", "--nproc-per-node", "8,4", "--", "train.py"], "heterogeneous SLURM job"),
+        (["--local", "1", "--rdzv-conf", "lease", "--", "train.py"], "'lease' is not key=value"),
     ],
 )
 def test_a_wrong_command_is_told_in_one_line(shell: Shell, arguments: list[str], told: str) -> None:
@@ -56,13 +63,46 @@ def test_a_wrong_command_is_told_in_one_line(shell: Shell, arguments: list[str],
     assert told in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--local"], "Option '--local' requires an argument"),
+        (["--nodes", "3"], "No such option: --nodes"),
+        (["--local", "1", "--port", "99999", "--", "train.py"], "'--port'"),
+    ],
+)
+def test_an_option_that_there_is_not_is_told(shell: Shell, arguments: list[str], told: str) -> None:
+    done = shell.run(LAUNCHER, *arguments)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_without_ftr_the_next_step_is_told(shell: Shell) -> None:
+    done = shell.run(LAUNCHER, "--local", "1", "--", "train.py", FTR="no-such-ftr")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "launcher.sh: 'no-such-ftr' is not in PATH: activate the environment that has ft-rendezvous, or set FTR\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "script", [LAUNCHER, *sorted((ROOT / "examples" / "slurm").glob("*.sbatch"))], ids=lambda path: path.name
+)
+def test_scripts_pass_shellcheck(shell: Shell, script: Path) -> None:
+    done = shell.run(Path(sys.executable).parent / "shellcheck", script)
+    assert done.stdout == ""
+    assert done.returncode == 0
+
+
 @pytest.mark.timeout(240)
 def test_local_run_succeeds_on_all_nodes(shell: Shell) -> None:
     options = ("--local", "2+1", "--rdzv-conf", "lease_timeout=4,beat_interval=0.5", "--log-dir", "logs")
     done = shell.run(LAUNCHER, *options, "--", TRAIN, "--steps", "12", "--step-s", "0", timeout_s=200)
-    logs = {path.name: path.read_text() for path in (shell.place / "logs").iterdir()}
+    logs = {path.name: path.read_text() for path in (shell.place / "logs").glob("*.log")}
     assert done.returncode == 0, f"{done.stderr}\n{logs}"
     assert sorted(logs) == ["node-0.log", "node-1.log", "node-2.log"]
+    assert done.stderr.splitlines()[-1].endswith(" succeeded in cycle 1")
+    assert len(list((shell.place / "logs").glob("node-*/cycle-1/0/stdout.log"))) == 2, "the spare has no worker"
     told = "".join(logs.values())
     assert told.count("step 12 loss") == 1
     assert "closed verdict=succeeded" in told
@@ -101,56 +141,3 @@ def test_signals_reach_every_node(shell: Shell, signum: signal.Signals, code: in
     name = signum.name.removeprefix("SIG")
     assert [path.read_text() for path in sorted((shell.place / "logs").iterdir())] == [f"got {name}\n"] * 3
     assert shell.left_after_a_moment() == []
-
-
-# --- SLURM, with stand-ins for its commands ---------------------------------------------------------
-
-
-@pytest.fixture
-def allocation(shell: Shell) -> dict[str, str]:
-    """An allocation of four nodes, as a batch script sees it."""
-    tools = shell.place / "tools"
-    tools.mkdir()
-    for name, text in (("scontrol", "printf 'n7\\nn8\\nn9\\nn10\\n'"), ("srun", 'printf "%s\\n" "$@"; exit 7')):
-        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tools / name).chmod(0o755)
-    return {
-        "PATH": f"{tools}:{shell.env['PATH']}",
-        "SLURM_JOB_ID": "42",
-        "SLURM_NNODES": "4",
-        "SLURM_JOB_NODELIST": "n[7-10]",
-        "SLURM_RESTART_COUNT": "2",
-    }
-
-
-def test_slurm_runs_one_torchrun_per_node(shell: Shell, allocation: dict[str, str]) -> None:
-    done = shell.run(LAUNCHER, "--active", "3", "--nproc-per-node", "8", "--", "train.py", "--x", **allocation)
-    assert done.returncode == 7, "srun's own exit code is passed on"
-    arguments = done.stdout.splitlines()
-    at = arguments.index("torchrun")
-    assert {"--no-kill", "--kill-on-bad-exit=0", "--ntasks-per-node=1", "--nodes=4"} <= set(arguments[:at])
-    assert arguments[at:] == [
-        "torchrun",
-        "--nnodes=3:4",
-        "--nproc-per-node=8",
-        "--max-restarts=1000",
-        "--rdzv-backend=ft",
-        "--rdzv-endpoint=n7:29400",
-        "--rdzv-id=42.2",
-        "train.py",
-        "--x",
-    ]
-
-
-def test_slurm_dry_run_prints_the_srun_command(shell: Shell, allocation: dict[str, str]) -> None:
-    done = shell.run(LAUNCHER, "--dry-run", "--", "train.py", **allocation)
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[1].startswith("srun --no-kill --kill-on-bad-exit=0 ")
-    assert "--nnodes=4:4" in done.stdout
-    assert not (shell.place / "ft-logs").exists()
-
-
-def test_slurm_refuses_more_active_nodes_than_there_are(shell: Shell, allocation: dict[str, str]) -> None:
-    done = shell.run(LAUNCHER, "--active", "5", "--", "train.py", **allocation)
-    assert done.returncode == 2
-    assert "--active 5 is not between 1 and the allocation's 4 nodes" in done.stderr

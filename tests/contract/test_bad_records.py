@@ -24,7 +24,6 @@ SHORT_S = 0.3
 def arrival_of(run: LiveRun, incarnation: str = "f" * 16, **changes: object) -> Arrival:
     """What a node that keeps to the protocol would append."""
     said: dict[str, object] = {
-        "epoch": run.keys.epoch,
         "cycle_id": 1,
         "incarnation": incarnation,
         "seq": 1,
@@ -43,7 +42,6 @@ JUNK = {
     "no newline": lambda run: (framed(arrival_of(run)).strip() + b"x", "does not decode"),
     "other version": lambda run: (framed(arrival_of(run, v=2)), "format 2, this run speaks 1"),
     "oversized": lambda _: (b"\n" + b"x" * 10_000 + b"\n", "10000 bytes"),
-    "other run": lambda run: (framed(arrival_of(run, epoch="0" * 16)), "written for another run"),
     "other cycle": lambda run: (framed(arrival_of(run, cycle_id=7)), "written for cycle 7"),
     "number never given": lambda run: (framed(arrival_of(run, seq=999)), "was never given"),
     "nested too deep": lambda _: (b'\n["arrive",1,' + b"[" * 4000 + b"\n", "does not decode"),
@@ -81,6 +79,20 @@ def test_an_arrival_without_a_beat_is_refused_and_holds_nobody_up() -> None:
         (fenced,) = run.told(NodeFenced)
         assert fenced.incarnation == record.incarnation
         assert "without a beat" in fenced.reason
+
+
+def test_a_node_unlike_the_others_is_refused_where_they_are_said_to_be_alike() -> None:
+    """Torch would number its workers wrongly, without a word."""
+    with live_run(has_identical_workers=True) as run:
+        a, b = run.node(1, role="default", local_world_size=8), run.node(2, role="default", local_world_size=8)
+        asked = a.ask()
+        run.wait_for(lambda: a.link.participant.view is not None)
+        odd = run.node(9, role="default", local_world_size=4)
+        with pytest.raises(Refused, match=r"has 4 workers of role default where .* has 8 of role default: make"):
+            odd.ask().result(LONG_S)
+        b.train(b.ask())
+        a.train(asked)
+        assert run.finish(a, b).kind is VerdictKind.SUCCEEDED
 
 
 def test_a_node_with_another_digest_is_refused_by_the_coordinator() -> None:

@@ -40,7 +40,6 @@ def node(
 def arrival(number: int, *, cycle_id: int = 1, seq: int | None = None, info: NodeInfo | None = None) -> Arrival:
     info = info or node(number)
     return Arrival(
-        epoch=EPOCH,
         cycle_id=cycle_id,
         incarnation=incarnation(number),
         seq=number if seq is None else seq,
@@ -85,7 +84,7 @@ def roster_with(role: Role) -> Roster:
             roster.reopen()
         case Role.FINISHED:
             roster = sealed_roster([1, 2])
-            roster.take(Finish(epoch=EPOCH, cycle_id=1, incarnation=incarnation(1)), 1, is_open=False)
+            roster.take(Finish(cycle_id=1, incarnation=incarnation(1)), 1, is_open=False)
     assert roster.members[incarnation(1)].role is role
     return roster
 

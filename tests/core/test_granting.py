@@ -8,7 +8,6 @@ from ft_rendezvous.core.granting import Standing, decide_request
 from ft_rendezvous.core.lifecycle import Phase
 from ft_rendezvous.core.model import Request, RequestKind, Verdict, VerdictKind
 from ft_rendezvous.core.moving import Drain
-from tests.core.build import EPOCH
 
 RESTART, DRAIN, CLOSE, ROSTER = RequestKind.RESTART, RequestKind.DRAIN, RequestKind.CLOSE, RequestKind.ROSTER
 COVERED = Drain(("n1",), 100.0, is_covered=True, is_total=False)
@@ -44,7 +43,7 @@ def run(
     ],
 )
 def test_decision(kind: RequestKind, standing: Standing, is_granted: bool, text: str) -> None:
-    request = Request(epoch=EPOCH, cycle_id=3, incarnation="0" * 16, kind=kind, target="7")
+    request = Request(cycle_id=3, incarnation="0" * 16, kind=kind, target="7")
     answer = decide_request(request, standing)
     assert (answer.request, answer.is_granted) == ("0" * 16, is_granted)
     assert answer.text.startswith(text) or text in answer.text
@@ -52,7 +51,7 @@ def test_decision(kind: RequestKind, standing: Standing, is_granted: bool, text:
 
 @pytest.mark.parametrize("kind", list(RequestKind))
 def test_nothing_is_granted_once_the_run_is_closed(kind: RequestKind) -> None:
-    request = Request(epoch=EPOCH, cycle_id=3, incarnation="0" * 16, kind=kind)
+    request = Request(cycle_id=3, incarnation="0" * 16, kind=kind)
     verdict = Verdict(VerdictKind.SUCCEEDED)
     answer = decide_request(request, run(Phase.CLOSED, found=("a",), verdict=verdict))
     assert (answer.is_granted, answer.text) == (False, "the run is closed: succeeded")

@@ -64,7 +64,7 @@ def draining(is_covered: bool = True, is_total: bool = False) -> Drain:
     return Drain(("a", "b"), 100.0, is_covered, is_total)
 
 
-DRAINED = Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain"))
+DRAINED = Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain", is_retryable=True))
 DRAINS = OpenNext(NodesDrain(("a", "b"), 2))
 
 

@@ -24,25 +24,25 @@ from ft_rendezvous.core.model import (
     WorkersFailed,
 )
 from ft_rendezvous.core.roster import Roster
-from tests.core.build import EPOCH, arrival, incarnation, node, role_of, roster_of, roster_with, sealed_roster
+from tests.core.build import arrival, incarnation, node, role_of, roster_of, roster_with, sealed_roster
 
 ONE, TWO = incarnation(1), incarnation(2)
 
 
 def withdrawal(cycle_id: int) -> AnyRecord:
-    return Withdrawal(epoch=EPOCH, cycle_id=cycle_id, incarnation=ONE, node=node(1), reason="a bad GPU")
+    return Withdrawal(cycle_id=cycle_id, incarnation=ONE, node=node(1), reason="a bad GPU")
 
 
 def failure(cycle_id: int) -> AnyRecord:
-    return Failure(epoch=EPOCH, cycle_id=cycle_id, incarnation=ONE, reason="exit 1")
+    return Failure(cycle_id=cycle_id, incarnation=ONE, reason="exit 1")
 
 
 def finish(cycle_id: int, number: int = 1) -> AnyRecord:
-    return Finish(epoch=EPOCH, cycle_id=cycle_id, incarnation=incarnation(number))
+    return Finish(cycle_id=cycle_id, incarnation=incarnation(number))
 
 
 def goodbye(cycle_id: int, outcome: Outcome = Outcome.LEFT, number: int = 1) -> AnyRecord:
-    return Goodbye(epoch=EPOCH, cycle_id=cycle_id, incarnation=incarnation(number), outcome=outcome, reason="SIGTERM")
+    return Goodbye(cycle_id=cycle_id, incarnation=incarnation(number), outcome=outcome, reason="SIGTERM")
 
 
 def is_open_in(role: Role) -> bool:
@@ -449,17 +449,13 @@ def test_an_operator_finds_nodes_by_infra_rank_address_or_process() -> None:
 def test_a_restart_is_asked_for_by_the_world_of_this_cycle() -> None:
     roster = sealed_roster([1, 2], standby=[3])
     for number, cycle_id in ((3, 1), (1, 7), (1, 1)):
-        request = Request(
-            epoch=EPOCH, cycle_id=cycle_id, incarnation=incarnation(number), kind=RequestKind.RESTART, reason="NaN"
-        )
+        request = Request(cycle_id=cycle_id, incarnation=incarnation(number), kind=RequestKind.RESTART, reason="NaN")
         roster.take(request, 1, is_open=False)
     assert roster.troubles == [RestartRequested("host1 pid 101 (rank 0)", "NaN")]
 
 
 def timed(cycle_id: int, number: int = 1) -> Failure:
-    return Failure(
-        epoch=EPOCH, cycle_id=cycle_id, incarnation=incarnation(number), reason="r", rank=9, exit_code=3, after_s=1.5
-    )
+    return Failure(cycle_id=cycle_id, incarnation=incarnation(number), reason="r", rank=9, exit_code=3, after_s=1.5)
 
 
 def test_a_failure_of_the_world_can_be_charged_also_after_the_next_cycle_has_opened() -> None:

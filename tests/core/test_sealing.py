@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ft_rendezvous.core.capacity import PlacementRules, Policy
-from ft_rendezvous.core.model import NAMED, Arrival, VerdictKind
+from ft_rendezvous.core.model import NAMED, Arrival, Verdict, VerdictKind
 from ft_rendezvous.core.sealing import (
     AwaitsSurvivors,
     CountsDisagree,
@@ -138,20 +138,22 @@ def test_decision(view: SealView, now: float, expected: object) -> None:
 def test_giving_up_tells_the_facts(view: SealView, now: float, told: list[str]) -> None:
     decision = decide_seal(view, now, RULES)
     assert isinstance(decision, GiveUp)
-    assert decision.kind is VerdictKind.FAILED
+    assert decision.verdict.kind is VerdictKind.FAILED
     for fact in told:
-        assert fact in decision.reason
+        assert fact in decision.verdict.reason
 
 
 def test_a_run_that_everybody_has_left_is_cancelled_and_waits_for_nobody() -> None:
     view = view_of(0, left_count=2, world=tuple(arrivals([1, 2, 3]).values()))
-    assert decide_seal(view, OPENED_AT, RULES) == GiveUp(VerdictKind.CANCELLED, "every node has left")
+    assert decide_seal(view, OPENED_AT, RULES) == GiveUp(
+        Verdict(VerdictKind.CANCELLED, "every node has left", is_retryable=True)
+    )
 
 
 def test_a_world_that_has_finished_though_a_cycle_was_opened_has_succeeded() -> None:
     for arrived in (0, 1, 3):
         view = view_of(arrived, finished_count=3, has_all_finished=True, world=tuple(arrivals([7, 8, 9]).values()))
-        assert decide_seal(view, OPENED_AT, RULES) == GiveUp(VerdictKind.SUCCEEDED, "")
+        assert decide_seal(view, OPENED_AT, RULES) == GiveUp(Verdict(VerdictKind.SUCCEEDED))
 
 
 def test_a_run_that_some_have_left_waits_for_others_to_come() -> None:
@@ -243,7 +245,7 @@ def in_units(units: str) -> list[Arrival]:
 def test_what_is_lacking(rules: SealRules, nodes: list[Arrival], reason: object) -> None:
     view = view_with(rules, *nodes)
     assert decide_seal(view, OPENED_AT + 599, rules) == waits(reason, OPENED_AT + 600)
-    over = GiveUp(VerdictKind.FAILED, f"join_timeout of 600 s is over: {reason}")
+    over = GiveUp(Verdict(VerdictKind.FAILED, f"join_timeout of 600 s is over: {reason}", is_retryable=True))
     assert decide_seal(view, OPENED_AT + 600, rules) == over
 
 

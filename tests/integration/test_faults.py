@@ -91,7 +91,8 @@ SILENT_LEASE_S = 6.0
 
 
 def start_with_spare(cluster: Cluster, lease_s: float) -> tuple[Node, Node, Node]:
-    conf = {"lease_timeout": lease_s, "beat_interval": 0.5}
+    lost = cluster.path("lost")
+    conf = {"lease_timeout": lease_s, "beat_interval": 0.5, "lost_command": f"echo $FT_INFRA_RANK >>{lost}"}
     never = cluster.path("never")
     job = cluster.job("2:3", conf=conf, worker=["--until", never], env={"FT_LOGLEVEL": "DEBUG"})
     host, active = job.start_pair()
@@ -128,11 +129,14 @@ def test_the_store_host_is_killed(cluster: Cluster) -> None:
     host.kill()
     since = time.monotonic()
     assert_lost_store([spare, active], since, within_s=LEASE_S + STOP_S)
+    assert sorted(cluster.path("lost").read_text().split()) == ["1", "2"], "each has run its lost_command, once"
 
 
 def test_the_store_host_is_killed_when_others_have_finished(cluster: Cluster) -> None:
     # The host has rank 1 and its worker lingers: rank 0 is in the exit barrier of a run that will never succeed.
-    job = cluster.job("2:2", conf=QUICK, worker=["--linger-s", 600])
+    lost = cluster.path("lost")
+    conf = {**QUICK, "lost_command": f"echo lost >>{lost}"}
+    job = cluster.job("2:2", conf=conf, worker=["--linger-s", 600])
     host = job.start("host", is_host=True, infra_rank=1)
     finished = job.start("finished", is_host=False, infra_rank=0)
     ended = finished.wait_report("end", rank=0)
@@ -140,3 +144,4 @@ def test_the_store_host_is_killed_when_others_have_finished(cluster: Cluster) ->
     host.wait_report("step", rank=1)
     host.kill()
     finished.assert_fails(LEASE_S + STOP_S)
+    assert lost.read_text() == "lost\n"

@@ -54,6 +54,8 @@ def test_an_agent_says_goodbye_before_it_stops_its_workers(cluster: Cluster) -> 
 
     # Two that train, one after the other in the same place; their workers do not end.
     for cycle, (leaving, successor, signum) in enumerate([(n1, n2, signal.SIGTERM), (n2, n3, signal.SIGINT)], start=2):
+        # As SLURM does: once for the step, and at once again for the job.
+        leaving.signal(signum)
         leaving.signal(signum)
         leaving.wait_report("stay", cycle=cycle - 1, rank=1, signal=signum.name)
         successor.wait_report("step", cycle=cycle, rank=1)

@@ -41,7 +41,6 @@ def fail(node: Node, after_s: float, reason: str = "exit code 1") -> None:
 def ask(cluster: Cluster, kind: RequestKind, target: str = "", reason: str = "") -> None:
     """As an operator."""
     request = Request(
-        epoch=EPOCH,
         cycle_id=cluster.coordinator.cycle_id,
         incarnation="0123456789abcdef",
         kind=kind,

@@ -81,7 +81,7 @@ class Eyes:
     def _see_append(self, op: Append, _: Any, process: Process) -> None:
         cycle_id = int(op.key.split("/")[4])
         self._tell("appended", op.key, len(op.value))
-        records, bad = wire.decode_records(op.value, self.world.epoch, cycle_id, 1 << 30)
+        records, bad = wire.decode_records(op.value, cycle_id, 1 << 30)
         assert not bad, f"{process.name} wrote {bad}"
         for record in records:
             self.world.tell(process.name, f"says {type(record).__name__.lower()} in cycle {cycle_id}")

@@ -36,7 +36,14 @@ class SimLink:
         self._process = process
         self._connect = connect
         self._changed = Condition()
-        self.line = Line(participant, beat_s, "store", self._changed.notify_all, tells_waits=False)
+        self.line = Line(
+            participant,
+            beat_s,
+            "store",
+            on_stir=self._changed.notify_all,
+            on_end=self._changed.notify_all,
+            tells_waits=False,
+        )
         self.participant = participant
         participant.on_enlisted = self._start_ear
         voice = connect("voice")

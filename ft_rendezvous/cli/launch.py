@@ -1,0 +1,175 @@
+"""`ftr launch`: from the command line to a plan, and from its end to an exit code. Reads environment and scontrol."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ft_rendezvous.cli.serve import parse_conf
+from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.launch.abandoned import Abandoned, is_abandoned
+from ft_rendezvous.launch.ending import Ended, LetBe, decide_requeue, exit_code_of
+from ft_rendezvous.launch.local import plan_local
+from ft_rendezvous.launch.options import Options, Plan
+from ft_rendezvous.launch.running import Running, await_endpoint, say
+from ft_rendezvous.launch.slurm import (
+    Allocation,
+    awaited_endpoint,
+    find_allocation,
+    parse_srun_args,
+    plan_slurm,
+)
+
+SCONTROL_S = 60.0
+REQUEUE_S = 60.0
+"""How long SLURM may take to end a job that it has queued again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The command line as it was typed."""
+
+    script: tuple[str, ...]
+    local: str | None
+    active: int | None
+    nproc_per_node: str
+    rdzv_conf: str
+    store: str
+    port: int | None
+    log_dir: Path | None
+    requeues: int
+    is_each_task: bool
+    srun_args: str
+    is_dry_run: bool
+
+
+def launch_run(asked: Asked) -> int:
+    """Start what is asked for, wait for its end, and return the exit code. Raises ConfigError."""
+    env = os.environ
+    options = _options(asked, env)
+    if asked.local is not None:
+        run_id = f"local-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        return _carry_out(asked, plan_local(options, asked.local, run_id, _free_port()), None)
+    allocation = find_allocation(env, _ask_scontrol, _resolves, options.is_each_task, here=socket.gethostname())
+    awaited = awaited_endpoint(options, allocation)
+    published = None
+    if awaited is not None:
+        patience_s = float(options.conf.get("join_timeout", 600.0))
+        published = "HOST:PORT" if asked.is_dry_run else await_endpoint(awaited, patience_s)
+    return _carry_out(asked, plan_slurm(options, allocation, published), allocation)
+
+
+def _options(asked: Asked, env: Mapping[str, str]) -> Options:
+    return Options(
+        script=asked.script,
+        active=asked.active,
+        nproc_per_node=tuple(part.strip() for part in asked.nproc_per_node.split(",")),
+        conf=parse_conf(asked.rdzv_conf),
+        store=asked.store,
+        port=asked.port,
+        log_dir=asked.log_dir,
+        requeues=asked.requeues,
+        is_each_task=asked.is_each_task,
+        srun_args=parse_srun_args(asked.srun_args),
+        torchrun=env.get("TORCHRUN") or "torchrun",
+        ftr=env.get("FTR") or "ftr",
+    )
+
+
+def _carry_out(asked: Asked, plan: Plan, allocation: Allocation | None) -> int:
+    if asked.is_dry_run:
+        print("\n".join(plan.lines()))
+        return 0
+    run = plan.run
+    spares = run.max_nodes - run.min_nodes
+    say(f"run {run.run_id}: {run.min_nodes} active and {spares} spare nodes, store at {run.endpoint}, logs {plan.logs}")
+    ended = Running(plan).run()
+    say(f"run {run.run_id} {_tell(ended, plan)}")
+    if allocation is not None:
+        _requeue(ended, allocation, asked.requeues)
+    return exit_code_of(ended)
+
+
+def _tell(ended: Ended, plan: Plan) -> str:
+    """How it ended, and if not well, where to look."""
+    report = ended.report
+    if report is None:
+        if not any(ended.exit_codes):
+            return "has ended, without a verdict"
+        return f"ended without a verdict: the store host was lost or never came; logs {plan.logs}"
+    if report.verdict is VerdictKind.SUCCEEDED:
+        return f"succeeded in cycle {report.cycle}"
+    return (
+        f"{report.verdict} in cycle {report.cycle}: {report.reason}; logs {plan.logs}, verdict {plan.run.verdict_path}"
+    )
+
+
+def _requeue(ended: Ended, allocation: Allocation, requeues: int) -> None:
+    decision = decide_requeue(ended, allocation.restarts, requeues)
+    if isinstance(decision, LetBe):
+        if decision.reason:
+            say(f"not queued again: {decision.reason}")
+        return
+    say(f"queueing job {allocation.job_id} again ({allocation.restarts + 1} of {requeues}): {decision.reason}")
+    try:
+        _ask_scontrol(f"requeue {allocation.job_id}")
+    except ConfigError as error:
+        say(f"{error}; submit the job with --requeue to allow it")
+        return
+    time.sleep(REQUEUE_S)  # SLURM ends this process meanwhile.
+
+
+def end_if_abandoned(job_id: str, batch_node: str, is_requeued: bool) -> None:
+    """End a job that has lost its batch script, if it has. Raises ConfigError if SLURM refuses."""
+    if not is_abandoned(Abandoned(job_id, batch_node), os.environ, _ask_scontrol, time.sleep):
+        return
+    then = "queueing it again" if is_requeued else "ending it"
+    say(f"{batch_node}, which ran the batch script of job {job_id}, is lost: {then}")
+    if is_requeued:
+        _ask_scontrol(f"requeue {job_id}")
+    else:
+        _run_slurm(["scancel", job_id])
+
+
+def _ask_scontrol(arguments: str) -> str:
+    return _run_slurm(["scontrol", *arguments.split()])
+
+
+def _run_slurm(command: Sequence[str]) -> str:
+    told = " ".join(command)
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=SCONTROL_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except FileNotFoundError as error:
+        raise ConfigError(f"{command[0]} is not in PATH, though SLURM_JOB_ID is set: load SLURM's module") from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"{told} has not answered within {SCONTROL_S:g} s: is slurmctld up?") from error
+    if done.returncode != 0:
+        raise ConfigError(f"{told} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def _resolves(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port: int = free.getsockname()[1]
+        return port

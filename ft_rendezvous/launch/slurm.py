@@ -1,0 +1,267 @@
+"""A run in a SLURM allocation: from what SLURM says to the commands. Pure: `ask` is the caller's way to scontrol.
+
+A job is a run, or a job array is one run whose tasks are allocation units. A task that is restarted counts its own
+restarts, so an array's run is named by the array alone.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.launch.options import (
+    BATCH_HOST,
+    FIRST_NODE,
+    Options,
+    Plan,
+    Process,
+    Run,
+    conf_of,
+    serve_command,
+    torchrun_command,
+)
+from ft_rendezvous.settings import format_endpoint
+
+Ask = Callable[[str], str]
+"""Runs `scontrol <arguments>` and returns what it prints."""
+Resolves = Callable[[str], bool]
+"""Whether a name is known to this machine as a host's."""
+
+ENDPOINT_NAME = "endpoint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Array:
+    """A job array that is one run, and this job's place in it."""
+
+    job_id: str
+    task_id: int
+    task_count: int
+    is_hosting: bool
+    """Whether this task is the one whose first node, or batch host, has the store."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """What SLURM gave us."""
+
+    job_id: str
+    restarts: int
+    node_counts: tuple[int, ...]
+    """Of each part of a heterogeneous job; else of the one part there is."""
+    first_host: str
+    """The machine of the first node, by a name that the other nodes can reach."""
+    batch_host: str
+    has_topology: bool
+    batch_node: str | None = None
+    """The node on which SLURM itself runs the launcher, and so signals it when it signals the nodes; None if it does
+    not, as under salloc."""
+    cpus_per_task: str | None = None
+    array: Array | None = None
+
+    @property
+    def nodes(self) -> int:
+        return sum(self.node_counts)
+
+    @property
+    def is_hetero(self) -> bool:
+        return len(self.node_counts) > 1
+
+
+# --- what SLURM says --------------------------------------------------------------------------------
+
+
+def find_allocation(env: Mapping[str, str], ask: Ask, resolves: Resolves, is_each_task: bool, here: str) -> Allocation:
+    """The allocation that this process, on the host `here`, is in. Raises ConfigError if there is none."""
+    job_id = env.get("SLURM_JOB_ID")
+    if not job_id:
+        raise ConfigError(
+            "this is no SLURM allocation: pass --local 3+1 to start all nodes here, or submit this script with sbatch"
+        )
+    parts = int(env.get("SLURM_HET_SIZE") or 1)
+    suffixes = [f"_HET_GROUP_{part}" for part in range(parts)] if parts > 1 else [""]
+    counts = tuple(_node_count(env, suffix) for suffix in suffixes)
+    node_list = env.get(f"SLURM_JOB_NODELIST{suffixes[0]}", "")
+    return Allocation(
+        job_id=job_id,
+        restarts=int(env.get("SLURM_RESTART_COUNT") or 0),
+        node_counts=counts,
+        first_host=_host_of(ask(f"show hostnames {node_list}").split()[:1], ask, resolves),
+        batch_host=here,
+        has_topology=_has_topology(ask("show config")),
+        batch_node=env.get("SLURMD_NODENAME"),
+        cpus_per_task=env.get("SLURM_CPUS_PER_TASK"),
+        array=None if is_each_task else _find_array(env),
+    )
+
+
+def _node_count(env: Mapping[str, str], suffix: str) -> int:
+    text = env.get(f"SLURM_JOB_NUM_NODES{suffix}") or env.get(f"SLURM_NNODES{suffix}") or ""
+    if not text.isdecimal():
+        raise ConfigError(
+            f"SLURM_JOB_ID is set but SLURM_JOB_NUM_NODES{suffix} is not: run this in a batch script or under salloc"
+        )
+    return int(text)
+
+
+def _host_of(names: list[str], ask: Ask, resolves: Resolves) -> str:
+    """The machine behind a node's name, which need not be a host's: by its own name, else by SLURM's way to it."""
+    if not names:
+        raise ConfigError("scontrol does not name the allocation's nodes: is it in PATH, and is slurmctld up?")
+    facts = dict(word.partition("=")[::2] for word in ask(f"show node {names[0]} --oneliner").split())
+    known = [facts[key] for key in ("NodeHostName", "NodeAddr") if facts.get(key)]
+    return next(filter(resolves, [*known, names[0]]), names[0])
+
+
+def _has_topology(config: str) -> bool:
+    for line in config.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "TopologyPlugin":
+            return value.strip() in ("topology/tree", "topology/block")
+    return False
+
+
+def _find_array(env: Mapping[str, str]) -> Array | None:
+    job_id = env.get("SLURM_ARRAY_JOB_ID")
+    if not job_id:
+        return None
+    task_id = int(env["SLURM_ARRAY_TASK_ID"])
+    return Array(
+        job_id=job_id,
+        task_id=task_id,
+        task_count=int(env["SLURM_ARRAY_TASK_COUNT"]),
+        is_hosting=task_id == int(env["SLURM_ARRAY_TASK_MIN"]),
+    )
+
+
+# --- what is done with it ---------------------------------------------------------------------------
+
+
+def log_dir_of(options: Options, allocation: Allocation) -> Path:
+    return options.log_dir or Path("ft-logs") / run_id_of(allocation)
+
+
+def run_id_of(allocation: Allocation) -> str:
+    if allocation.array is not None:
+        return allocation.array.job_id
+    return f"{allocation.job_id}.{allocation.restarts}"
+
+
+def awaited_endpoint(options: Options, allocation: Allocation) -> Path | None:
+    """The file in which another task of the array says where the store is; None if this job knows by itself."""
+    array = allocation.array
+    if array is None or array.is_hosting or options.store not in (FIRST_NODE, BATCH_HOST):
+        return None
+    return log_dir_of(options, allocation) / ENDPOINT_NAME
+
+
+def plan_slurm(options: Options, allocation: Allocation, published: str | None = None) -> Plan:
+    """One torchrun per node through one srun; `published` is what the awaited file says."""
+    array = allocation.array
+    tasks = 1 if array is None else array.task_count
+    most = allocation.nodes * tasks
+    least = most if options.active is None else options.active
+    if not 1 <= least <= most:
+        told = f"the allocation's {most} nodes" if array is None else f"the {most} nodes of the array's {tasks} tasks"
+        raise ConfigError(f"--active {least} is not between 1 and {told}")
+    log_dir = log_dir_of(options, allocation)
+    run = Run(
+        run_id=run_id_of(allocation),
+        min_nodes=least,
+        max_nodes=most,
+        endpoint=published or _endpoint(options, allocation),
+        log_dir=log_dir,
+        conf=conf_of(options, log_dir, {**_placement_conf(options, allocation), **_lost_conf(options, allocation)}),
+    )
+    hosts_store = options.store == BATCH_HOST and published is None
+    is_shared = array is not None and array.is_hosting and options.store in (FIRST_NODE, BATCH_HOST)
+    return Plan(
+        run=run,
+        nodes=(_srun(options, allocation, run),),
+        store=Process(name="store", command=tuple(serve_command(options, run)), log=log_dir / "store.log")
+        if hosts_store
+        else None,
+        publishes=log_dir / ENDPOINT_NAME if is_shared else None,
+        # srun answers SIGTERM by killing all its tasks at once; scancel reaches them as gently as it is asked to.
+        end_command=("scancel", "--signal=TERM", allocation.job_id),
+        told_by_others=frozenset({signal.SIGTERM}) if allocation.batch_node else frozenset(),
+        logs=str(_node_log(allocation, log_dir, "*")).replace("%t", "*").replace("%n", "*"),
+    )
+
+
+def _endpoint(options: Options, allocation: Allocation) -> str:
+    if options.store not in (FIRST_NODE, BATCH_HOST):
+        return options.store
+    host = allocation.batch_host if options.store == BATCH_HOST else allocation.first_host
+    return format_endpoint(host, options.port_or_default)
+
+
+def _placement_conf(options: Options, allocation: Allocation) -> dict[str, str]:
+    """What SLURM knows about where nodes are, as settings."""
+    conf: dict[str, str] = {}
+    if allocation.has_topology and not {"domain", "domain_from"} & options.conf.keys():
+        conf["domain_from"] = "slurm-topology"
+    if allocation.array is not None:
+        conf["unit_from"] = "env:SLURM_ARRAY_TASK_ID"
+        is_whole = options.active is None or options.active % allocation.nodes == 0
+        if is_whole and allocation.nodes > 1:
+            conf["unit_size"] = str(allocation.nodes)
+    return conf
+
+
+def _lost_conf(options: Options, allocation: Allocation) -> dict[str, str]:
+    """With --no-kill a job outlives its batch script's machine; then the nodes must end it."""
+    if allocation.batch_node is None:
+        return {}
+    again = " --requeue" if allocation.restarts < options.requeues else ""
+    return {"lost_command": f"{options.ftr} abandoned {allocation.job_id} {allocation.batch_node}{again}"}
+
+
+def _node_log(allocation: Allocation, log_dir: Path, part: int | str) -> Path:
+    """Where srun writes what a node says; in later parts of a heterogeneous job it counts tasks wrongly."""
+    if allocation.is_hetero:
+        return log_dir / f"part-{part}-node-%n.log"
+    array = allocation.array
+    return log_dir / ("node-%t.log" if array is None else f"task-{array.task_id}-node-%t.log")
+
+
+def _srun(options: Options, allocation: Allocation, run: Run) -> Process:
+    """One srun for all nodes: no node's loss or end may end the others'."""
+    nprocs = options.nproc_per_node
+    if len(nprocs) not in (1, len(allocation.node_counts)):
+        raise ConfigError(
+            f"--nproc-per-node {','.join(nprocs)} has {len(nprocs)} values, and the job has "
+            f"{len(allocation.node_counts)} parts: give one for all, or one for each"
+        )
+    common = [
+        "--no-kill",
+        "--kill-on-bad-exit=0",
+        # The nodes that go on must not be ended because one has.
+        "--wait=0",
+        "--open-mode=append",
+        *([f"--cpus-per-task={allocation.cpus_per_task}"] if allocation.cpus_per_task else []),
+        *options.srun_args,
+    ]
+    words: list[str] = ["srun"]
+    for part, count in enumerate(allocation.node_counts):
+        nproc = nprocs[part % len(nprocs)]
+        words += [":"] if part else []
+        words += [f"--het-group={part}"] if allocation.is_hetero else []
+        words += [*common, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+        words += [f"--output={_node_log(allocation, run.log_dir, part)}"]
+        words += torchrun_command(options, run, nproc)
+    env = {}
+    if allocation.array is not None:
+        env["FT_INFRA_RANK_BASE"] = str(allocation.array.task_id * allocation.nodes)
+    return Process(name="srun", command=tuple(words), env=env)
+
+
+def parse_srun_args(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(f"--srun-args {text!r}: {error}") from error
