@@ -71,6 +71,8 @@ PreemptMode=REQUEUE
 # The machine has fewer CPUs than its six nodes claim.
 SlurmdParameters=config_overrides
 {nodes}
+# Jobs have nodes for themselves, as where nodes have GPUs.
+PartitionName=DEFAULT OverSubscribe=EXCLUSIVE
 PartitionName=main Nodes=n[1-6] Default=YES State=UP PriorityTier=10 PreemptMode=OFF
 PartitionName=low Nodes=n[1-6] State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
 """
@@ -262,6 +264,7 @@ class SlurmCluster:
         self.run("scancel", "--full", "--user=root", check=False)
         self.run("scancel", "--signal=KILL", "--full", "--user=root", check=False)
         wait_until("no job is left", lambda: not self.run("squeue", "--noheader"), explain=self.explain)
+        kill_all(self.processes)
         self.revive(*(node for node in NODES if node not in self._daemons))
         self._wait_idle(NODES)
 

@@ -93,8 +93,8 @@ class Run:
 
     job: Job
     log_dir: Path
-    nodes_per_task: int = 0
-    """Of a job array."""
+    first_nodes: int = 0
+    """How many nodes a task of the array has, or the first part of a heterogeneous job."""
 
     # --- its nodes ----------------------------------------------------------------------------------
 
@@ -102,9 +102,9 @@ class Run:
         """What the nodes said."""
         found: dict[int, str] = {}
         for path in self.log_dir.glob("*node-*.log"):
-            name = re.fullmatch(r"(?:task-(\d+)-)?node-(\d+)\.log", path.name)
+            name = re.fullmatch(r"(?:(?:task|part)-(\d+)-)?node-(\d+)\.log", path.name)
             assert name is not None, path
-            found[int(name[1] or 0) * self.nodes_per_task + int(name[2])] = path.read_text(errors="replace")
+            found[int(name[1] or 0) * self.first_nodes + int(name[2])] = path.read_text(errors="replace")
         return found
 
     def wait_log(self, pattern: str, timeout_s: float = START_S) -> int:
@@ -267,6 +267,14 @@ class Submitter:
             Job(self.cluster, task_id, self.path(f"job-{fact['JobId']}.out"))
             for task_id, fact in zip(ids, facts, strict=True)
         ]
+
+    def first_node_hosts(self) -> str:
+        """For --srun-args: the others start when the first node has the store; on one machine any of them could."""
+        script = self.path("task-prolog")
+        look = f'grep -qs "hosting the store" {self.directory}/ft-logs/*/node-0.log'
+        script.write_text(f'#!/bin/sh\n[ "$SLURM_PROCID" = 0 ] || until {look}; do sleep 0.1; done\n')
+        script.chmod(0o755)
+        return f"--task-prolog={script}"
 
     def train(self, steps: int, *more: object) -> list[object]:
         """examples/train.py with a checkpoint that all nodes share."""

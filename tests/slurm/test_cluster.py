@@ -20,24 +20,6 @@ def test_a_job_runs_on_six_nodes_below_two_switches(submitter: Submitter) -> Non
     assert sorted(job.text.splitlines()) == expected
 
 
-def test_a_lost_node_takes_its_tasks_along_and_no_other(submitter: Submitter, cluster: SlurmCluster) -> None:
-    said = submitter.path("said")
-    wait = f"until test -e {said}.go; do sleep 0.1; done"
-    task = f"echo $SLURMD_NODENAME begins >>{said}; {wait}; echo $SLURMD_NODENAME ends >>{said}"
-    script = f"srun --no-kill --kill-on-bad-exit=0 bash -c '{task}'"
-    job = submitter.submit("--no-kill", "--nodes=3", "--ntasks-per-node=1", "--wrap", script)
-    job.wait_until("all tasks begin", lambda: said.exists() and said.read_text().count("begins") == 3)
-    cluster.lose("n2")
-    assert not [process for process in cluster.processes() if process.node == "n2"]
-    cluster.wait_down("n2")
-    Path(f"{said}.go").touch()
-    assert (job.wait_end(), job.exit_code) == ("COMPLETED", 0), job.explain()
-    assert sorted(line for line in said.read_text().splitlines() if "ends" in line) == ["n1 ends", "n3 ends"]
-    assert job.fact("NodeList") == "n[1,3]"
-    cluster.revive("n2")
-    assert cluster.node_states()["n2"] == "idle"
-
-
 @pytest.mark.usefixtures("cluster")
 def test_nothing_is_left_of_a_cluster_that_did_not_come_up(tmp_path: Path) -> None:
     broken = SlurmCluster(tmp_path / "slurm")
