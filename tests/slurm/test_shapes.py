@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import dataclass
 
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.jobs import Job, Run, Submitter
+from tests.slurm.jobs import LAUNCHER, Job, Run, Submitter, conf_text
 
 TASKS, NODES_PER_TASK = 3, 2
 
@@ -70,6 +71,18 @@ def test_the_spare_task_of_an_array_takes_the_place_of_one_that_ends(
     cluster.assert_nothing_runs()
 
 
+def test_a_task_that_lost_its_batch_script_ends_with_the_run(submitter: Submitter, cluster: SlurmCluster) -> None:
+    """Its other node has nothing to end it but itself: SLURM would keep the job until the time limit."""
+    array = Array.started(submitter)
+    lost = array.tasks[array.active].fact("BatchHost")
+    cluster.lose(lost)
+    array.assert_spare_takes_over()
+    cluster.wait_down(lost)
+    submitter.done.touch()
+    array.assert_ends("CANCELLED")
+    cluster.assert_nothing_runs()
+
+
 def test_parts_of_a_heterogeneous_job_train_together(submitter: Submitter, cluster: SlurmCluster) -> None:
     job = submitter.example("heterogeneous.sbatch", submitter.until_done(), ACTIVE=5, NPROC="2,1")
     run = submitter.run_of(job)
@@ -82,5 +95,42 @@ def test_parts_of_a_heterogeneous_job_train_together(submitter: Submitter, clust
     submitter.done.touch()
     run.assert_ends("COMPLETED", 0)
     run.assert_all_exited_well()
+    assert run.verdict["verdict"] == "succeeded"
+    cluster.assert_nothing_runs()
+
+
+def test_a_store_beside_the_allocation_survives_its_first_node(submitter: Submitter, cluster: SlurmCluster) -> None:
+    """Under salloc the launcher runs where salloc does, which is no node of the job."""
+    output = submitter.path("salloc.out")
+    command = [
+        *("salloc", "--no-kill", "--nodes=3", "--ntasks-per-node=1", f"--job-name={submitter.directory.name}"),
+        *(LAUNCHER, "--store", "batch-host", "--active", 2, f"--rdzv-conf={conf_text(None)}"),
+        *("--log-dir", submitter.path("logs"), "--", *submitter.until_done()),
+    ]
+    with output.open("wb") as file:
+        salloc = subprocess.Popen(
+            [str(word) for word in command],
+            env=cluster.env,
+            cwd=submitter.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        job = submitter.salloc_job(output)
+        run = Run(job, submitter.path("logs"))
+        before = run.wait_ranks(1, 2)
+        run.wait_reports("step", 2, cycle=1)
+        assert not any("hosting the store" in log for log in run.logs().values())
+        first = run.agent(0).node
+        cluster.lose(first)
+        if 0 in before:
+            assert sorted(run.wait_ranks(2, 2).values()) == [0, 1]
+        cluster.wait_down(first)
+        submitter.done.touch()
+        assert salloc.wait(60) == 0, run.explain()
+    finally:
+        salloc.kill()
+        salloc.wait()
     assert run.verdict["verdict"] == "succeeded"
     cluster.assert_nothing_runs()
