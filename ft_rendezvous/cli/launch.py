@@ -55,6 +55,10 @@ def launch_run(asked: Asked) -> int:
     """Start what is asked for, wait for its end, and return the exit code. Raises ConfigError."""
     env = os.environ
     options = _options(asked, env)
+    if asked.requeues and asked.local is not None:
+        raise ConfigError("--requeue is for SLURM: with --local there is no queue")
+    if asked.is_each_task and not env.get("SLURM_ARRAY_JOB_ID"):
+        raise ConfigError("--each-task is for job arrays, and this is none: leave it out")
     if asked.local is not None:
         run_id = f"local-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         return _carry_out(asked, plan_local(options, asked.local, run_id, _free_port()), None)
@@ -89,7 +93,8 @@ def _carry_out(asked: Asked, plan: Plan, allocation: Allocation | None) -> int:
         return 0
     run = plan.run
     spares = run.max_nodes - run.min_nodes
-    say(f"run {run.run_id}: {run.min_nodes} active and {spares} spare nodes, store at {run.endpoint}, logs {plan.logs}")
+    nodes = f"{run.min_nodes} active and {spares} spare nodes with {asked.nproc_per_node} workers each"
+    say(f"run {run.run_id}: {nodes}, store at {run.endpoint}, logs {plan.logs}")
     ended = Running(plan).run()
     say(f"run {run.run_id} {_tell(ended, plan)}")
     if allocation is not None:

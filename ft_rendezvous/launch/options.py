@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from ft_rendezvous.conf import with_config_file
@@ -42,9 +43,12 @@ class Options:
             raise ConfigError("there is no training script: end the command with -- train.py [arguments]")
         for each in self.nproc_per_node:
             if not re.fullmatch(r"[1-9]\d*|auto|gpu|cpu|xpu", each):
-                raise ConfigError(f"--nproc-per-node {each} is not a number of workers, nor gpu, cpu or auto")
+                raise ConfigError(f"--nproc-per-node: {each!r} is not a number of workers, nor gpu, cpu or auto")
+        _check_script(self.script)
         if self.port is not None and self.store not in (FIRST_NODE, BATCH_HOST):
             raise ConfigError(f"--port {self.port} and --store {self.store} both name a port: leave out --port")
+        if self.store not in (FIRST_NODE, BATCH_HOST) and not re.search(r":\d+$", self.store):
+            raise ConfigError(f"--store {self.store} is neither {FIRST_NODE}, {BATCH_HOST} nor HOST:PORT")
         if self.store not in (FIRST_NODE, BATCH_HOST):
             parse_endpoint(self.store)
         if self.log_dir is not None and "," in str(self.log_dir):
@@ -58,6 +62,19 @@ class Options:
     def has_identical_workers(self) -> bool:
         """Whether all nodes have as many workers for certain; `gpu` may mean eight here and four there."""
         return len(set(self.nproc_per_node)) == 1 and self.nproc_per_node[0].isdecimal()
+
+
+OWN = ("--nnodes", "--nproc-per-node", "--nproc_per_node", "--max-restarts", "--max_restarts", "--rdzv", "--log-dir")
+"""What torchrun is told by the launcher; said twice, the second would win."""
+
+
+def _check_script(script: Sequence[str]) -> None:
+    """Raise ConfigError for what people bring along from a torchrun command of their own."""
+    for word in takewhile(lambda word: word.startswith("-"), script):
+        if word.startswith(OWN):
+            raise ConfigError(f"{word} after -- is the launcher's own: leave it out, or see the launcher's options")
+    if script[0] in ("python", "python3", "torchrun"):
+        raise ConfigError(f"-- {script[0]}: the launcher starts torchrun, and that Python: -- train.py is enough")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +193,8 @@ class Plan:
     """Where the other tasks of a job array look for the endpoint."""
     end_command: tuple[str, ...] = ()
     """What tells the nodes to end, if a signal to the processes above would not do so gently."""
+    serve_elsewhere: tuple[str, ...] = ()
+    """What somebody has to run on the machine that was named for the store."""
     logs: str = ""
     """Which files hold the nodes' output, for people."""
 
@@ -184,4 +203,5 @@ class Plan:
         made = [shlex.join(["mkdir", "-p", str(self.run.log_dir)])]
         if self.publishes is not None:
             made.append(f"echo {shlex.quote(self.run.endpoint)} >{shlex.quote(str(self.publishes))}")
+        made += [f"# on that host: {shlex.join(self.serve_elsewhere)}"] if self.serve_elsewhere else []
         return [*made, *(str(process) for process in (self.store, *self.nodes) if process is not None), "wait"]

@@ -192,6 +192,7 @@ def plan_slurm(options: Options, allocation: Allocation, published: str | None =
         if hosts_store
         else None,
         publishes=log_dir / ENDPOINT_NAME if is_shared else None,
+        serve_elsewhere=() if options.store in (FIRST_NODE, BATCH_HOST) else tuple(serve_command(options, run)),
         # srun answers SIGTERM by killing all its tasks at once; scancel reaches them as gently as it is asked to.
         end_command=("scancel", "--signal=TERM", allocation.job_id),
         logs=str(_node_log(allocation, log_dir, "*")).replace("%t", "*").replace("%n", "*"),
@@ -237,6 +238,8 @@ def _node_log(allocation: Allocation, log_dir: Path, part: int | str) -> Path:
 def _srun(options: Options, allocation: Allocation, run: Run) -> Process:
     """One srun for all nodes: no node's loss or end may end the others'."""
     nprocs = options.nproc_per_node
+    if len(nprocs) > 1 and not allocation.is_hetero:
+        raise ConfigError(f"--nproc-per-node {','.join(nprocs)}: this is no heterogeneous job, give one value")
     if len(nprocs) not in (1, len(allocation.node_counts)):
         raise ConfigError(
             f"--nproc-per-node {','.join(nprocs)} has {len(nprocs)} values, and the job has "

@@ -54,6 +54,8 @@ def test_dry_run_prints_one_command_per_node_and_runs_nothing(shell: Shell) -> N
         (["--local", "1", "--store", "there:29400", "--", "train.py"], "--store there:29400 is for SLURM"),
         (["--local", "1", "--nproc-per-node", "8,4", "--", "train.py"], "heterogeneous SLURM job"),
         (["--local", "1", "--rdzv-conf", "lease", "--", "train.py"], "'lease' is not key=value"),
+        (["--local", "1", "--requeue", "2", "--", "train.py"], "--requeue is for SLURM"),
+        (["--local", "1", "--each-task", "--", "train.py"], "--each-task is for job arrays"),
     ],
 )
 def test_a_wrong_command_is_told_in_one_line(shell: Shell, arguments: list[str], told: str) -> None:

@@ -280,6 +280,8 @@ def test_a_store_on_the_batch_host_is_served_there_and_named_to_all() -> None:
 def test_a_store_elsewhere_is_only_named() -> None:
     plan = plan_slurm(options(store="stable:2000"), allocation_of(JOB))
     assert plan.store is None
+    (serve,) = (line for line in plan.lines() if line.startswith("#"))
+    assert serve.startswith("# on that host: ftr serve --endpoint=stable:2000 --rdzv-id=42.2 --nnodes=4:4 --rdzv-conf=")
     assert "--rdzv-endpoint=stable:2000" in words(plan)
 
 
@@ -354,7 +356,10 @@ def test_as_many_worker_counts_as_parts() -> None:
         ({"nproc_per_node": ("many",)}, "is not a number of workers"),
         ({"nproc_per_node": ("0",)}, "is not a number of workers"),
         ({"store": "stable:2000", "port": 2000}, "both name a port"),
-        ({"store": "a:b"}, "is not host:port"),
+        ({"store": "a:b"}, "--store a:b is neither first-node, batch-host nor HOST:PORT"),
+        ({"store": "firstnode"}, "--store firstnode is neither first-node, batch-host nor HOST:PORT"),
+        ({"script": ("--rdzv-backend=c10d", "train.py")}, "--rdzv-backend=c10d after -- is the launcher's own"),
+        ({"script": ("python", "train.py")}, "-- train.py is enough"),
         ({"log_dir": Path("a,b")}, "splits settings at commas"),
     ],
 )
@@ -362,6 +367,17 @@ def test_what_cannot_work_is_told_at_once(changes: dict[str, object], told: str)
     with pytest.raises(ConfigError) as error:
         options(**changes)
     assert told in str(error.value)
+
+
+def test_options_of_the_script_itself_are_its_own() -> None:
+    assert options(script=("--role", "trainer")).script, "torchrun's, and none of ours"
+    assert options(script=("-m", "train", "--nnodes", "3")).script
+    assert options(script=("train.py", "--log-dir", "x")).script
+
+
+def test_a_job_of_one_kind_has_one_number_of_workers() -> None:
+    with pytest.raises(ConfigError, match="this is no heterogeneous job, give one value"):
+        plan_slurm(options(nproc_per_node=("8", "4")), allocation_of(JOB))
 
 
 def test_srun_arguments_must_be_words() -> None:
