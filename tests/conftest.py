@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # TCPStore looks up every client's name on its only thread; a machine without a reverse entry for loopback would
 # pause for 5 s each time.
@@ -15,6 +17,21 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 # The machine is shared, so how long an example takes says nothing; what an example finds must be found again.
 settings.register_profile("ft", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ft")
+
+
+SLURM_TESTS = "tests/slurm/"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Tests go to whichever worker is free, but all that need the SLURM cluster to one, and first: there is one."""
+
+    class OneClusterScheduling(LoadScopeScheduling):
+        # Not by the xdist_group mark, which xdist 3.8 loses with pytest 9.2.
+        def _split_scope(self, nodeid: str) -> str:
+            return SLURM_TESTS if nodeid.startswith(SLURM_TESTS) else nodeid
+
+    return OneClusterScheduling(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,18 +10,10 @@ import pytest
 from tests.slurm.cluster import INSTALL, SlurmCluster, is_installed
 from tests.slurm.jobs import Submitter
 
-HERE = "tests/slurm/"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of them go to one worker of pytest-xdist: there is one cluster."""
-    for item in items:
-        if item.nodeid.startswith(HERE):
-            item.add_marker(pytest.mark.xdist_group("slurm"))
-
 
 @pytest.fixture(scope="session")
 def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """The one cluster: all tests of this directory run in one worker of pytest-xdist."""
     if not is_installed():
         pytest.skip(f"no SLURM here, or not root: {INSTALL}")
     with SlurmCluster(tmp_path_factory.mktemp("slurm")).running() as cluster:
