@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -115,7 +116,10 @@ def test_a_name_server_that_says_nothing_and_the_remedy_that_is_told(
     ill = srun(shell, machines)
     assert ill.returncode == 1
     assert statuses(ill, "client-dns") == ["fail"], ill.stdout
-    assert "n1: the store host looks up 2 clients in up to 2.0 s each (::ffff:10.213.0." in ill.stdout
+    # Never sooner than the resolver gives up.
+    assert re.search(
+        r"n1: the store host looks up 2 clients in up to [2-9]\.\d s each \(::ffff:10\.213\.0\.", ill.stdout
+    )
     assert statuses(ill, "reverse-dns") == ["fail"]
     assert statuses(ill, "store-start") == ["fail"], "a TCPStore is as slow as the doctor says"
     assert statuses(ill, "reach") == ["pass"]

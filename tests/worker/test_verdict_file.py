@@ -76,6 +76,7 @@ def test_a_failure_is_told_by_the_documented_names(path: Path) -> None:
         "run_id": "job",
         "verdict": "failed",
         "reason": "worker rank 5 exited with -9",
+        "is_retryable": False,
         "cycle": 3,
         "first_failure": {
             "node": "10.0.0.4 pid 12",
