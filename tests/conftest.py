@@ -22,9 +22,17 @@ settings.load_profile("ft")
 SLURM_TESTS = "tests/slurm/"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.nodeid.startswith(SLURM_TESTS))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Tests go to whichever worker is free, but all that need the SLURM cluster to one, and first: there is one."""
+    """Tests go to whichever worker is free, but all that need the SLURM cluster to one, and last.
+
+    There is one cluster, and its six nodes leave little of a small machine for anybody else.
+    """
+    config.option.loadscopereorder = False
 
     class OneClusterScheduling(LoadScopeScheduling):
         # Not by the xdist_group mark, which xdist 3.8 loses with pytest 9.2.
