@@ -38,7 +38,7 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.core.moving import Call, Close, Drain, Growth, OpenNext, Stay, World, decide_move
 from ft_rendezvous.core.placement import place
-from ft_rendezvous.core.roster import Fence, Roster
+from ft_rendezvous.core.roster import Fence, FenceCause, Roster
 from ft_rendezvous.core.sealing import GiveUp, Seal, SealView, Wait, WaitReason, decide_seal
 from ft_rendezvous.core.seating import seat
 from ft_rendezvous.core.snapshot import take_snapshot
@@ -68,6 +68,8 @@ class Coordinator:
     journal: journal.Journal
     on_close: Callable[[Verdict, int, FailureNote | None], None] = lambda _verdict, _cycle_id, _first: None
     """Told of the verdict before anybody else, with the cycle and the first failure."""
+    count_operations: Callable[[], int] = lambda: 0
+    """How many store operations were performed for this coordinator."""
     keys: Keys = field(init=False)
     registry: Registry = field(init=False)
     sweeper: Sweeper = field(init=False)
@@ -91,7 +93,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.epoch)
-        self.registry = Registry(self.settings, self.keys, self.clock, self.journal)
+        self.registry = Registry(self.settings, self.keys, self.clock, self.journal, self.count_operations)
         self.sweeper = Sweeper(self.keys, self.registry)
         self.rules = self.settings.placement_rules
         self.channels = wire.channel_count(self.settings.max_nodes)
@@ -147,7 +149,7 @@ class Coordinator:
             self.phase = next_phase(self.phase, RunStep.CLOSE)
             closed = Closed(no=self.view.no + 1, verdict=verdict)
             yield from board.publish_closed(self.keys, closed, self._turn(closed))
-            self.journal(journal.RunEnded(verdict))
+            self.journal(journal.RunEnded(verdict=verdict))
 
     def _last_failure(self) -> FailureNote | None:
         """The first failure of the world that trains, or of the one that has just ended, unless a loss explains it."""
@@ -217,7 +219,9 @@ class Coordinator:
         called = Called(no=self.view.no + 1, cycle_id=self.cycle_id, draining=tuple(draining), reason=reason[:200])
         head = self._turn(msgspec.structs.replace(called, draining=()))
         yield from board.publish_called(self.keys, called, head)
-        self.journal(journal.CycleCalled(self.cycle_id, names, reason))
+        self.journal(
+            journal.CycleCalled(cycle_id=self.cycle_id, incarnations=tuple(draining), nodes=names, reason=reason)
+        )
 
     # --- deciding and acting ------------------------------------------------------------------------
 
@@ -243,7 +247,7 @@ class Coordinator:
         settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.rules, self.cycle_id - 1))
         if failures:
             first = ledger.last if settlement.is_charged else None
-            self.journal(journal.CycleSettled(self.cycle_id - 1, failures, first))
+            self.journal(journal.CycleSettled(cycle_id=self.cycle_id - 1, failures=failures, first=first))
         reason = ledger.explain_end(settlement)
         if reason:
             yield from self.close(Verdict(VerdictKind.FAILED, reason))
@@ -253,7 +257,7 @@ class Coordinator:
             return True
         self.roster.drop(bad.incarnation)
         reason = ledger.explain_quarantine(bad)
-        yield from self.registry.fence(Fence(bad.incarnation, bad.node, reason, is_refusal=True))
+        yield from self.registry.fence(Fence(bad.incarnation, bad.node, FenceCause.QUARANTINED, reason))
         return False
 
     def _tell_wait(self, reason: WaitReason, now: float) -> None:
@@ -262,7 +266,7 @@ class Coordinator:
         is_due = now >= self.told_at + (1.0 if reason != self.wait_reason else REMIND_S)
         if is_other_kind or is_due:
             self.wait_reason, self.told_at = reason, now
-            self.journal(journal.CycleWaits(self.cycle_id, reason))
+            self.journal(journal.CycleWaits(cycle_id=self.cycle_id, reason=str(reason)))
 
     def _wake_for(self, wait: Wait, now: float) -> float:
         if self.registry.disagrees_since is None:
@@ -362,7 +366,7 @@ class Coordinator:
         yield from board.publish_opened(self.keys, opened, self._turn(opened))
         self.registry.begin_cycle(board.LogReader(opened.cycle_id, opened.shards))
         self.sweeper.begin_cycle(opened)
-        self.journal(journal.CycleOpened(opened.cycle_id, why))
+        self.journal(journal.CycleOpened(cycle_id=opened.cycle_id, why=why))
 
     def _seal(self, placement: Placement) -> Move[None]:
         arrived, previous = dict(self.roster.arrived), self.roster.world
@@ -381,5 +385,8 @@ class Coordinator:
         yield from board.publish_sealed(self.keys, sealed, seat(placement, arrived), self._turn(sealed))
         waited_s = self.clock() - (self.opened_at or 0.0)
         address = format_endpoint(sealed.master_addr, sealed.master_port)
-        self.journal(journal.CycleSealed(self.cycle_id, placement, waited_s, address))
-        self.journal(journal.CyclePlaced(self.cycle_id, summarize(placement, arrived, previous, self.rules)))
+        self.journal(
+            journal.CycleSealed(cycle_id=self.cycle_id, placement=placement, waited_s=waited_s, master=address)
+        )
+        summary = summarize(placement, arrived, previous, self.rules)
+        self.journal(journal.CyclePlaced(cycle_id=self.cycle_id, summary=str(summary)))

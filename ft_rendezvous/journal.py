@@ -1,100 +1,105 @@
 """What the coordinator decided, told as typed entries to whoever listens.
 
-The coordinator writes entries and knows no listener; `log_entry` is the one that logs.
+The coordinator writes entries and knows no listener; `log_entry` is the one that logs. Entries are data that can be
+written down: what is known of a run, live or afterwards, is a fold over them (`state`) and nothing else.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from ft_rendezvous.core.blame import FailureNote
-from ft_rendezvous.core.explaining import Summary
-from ft_rendezvous.core.model import NAMED, AnyWhy, Placement, Verdict
-from ft_rendezvous.core.sealing import WaitReason
+from ft_rendezvous.core.model import NAMED, AnyWhy, Outcome, Placement, Verdict
+from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.wire import BadRecord
 
 log = logging.getLogger("ft_rendezvous")
 
 
-@dataclass(frozen=True, slots=True)
-class CycleOpened:
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=True):
+    """Base of all entries; the name of its class is an entry's tag."""
+
+
+# --- the run ----------------------------------------------------------------------------------------
+
+
+class RunBegan(_Entry, frozen=True, kw_only=True):
+    """A store is there, and its coordinator with it."""
+
+    run_id: str
+    epoch: str
+    settings: dict[str, str]
+    versions: dict[str, str]
+    host: str
+    """The machine and the process of the store: `name pid 123`."""
+
+
+class Looked(_Entry, frozen=True, kw_only=True):
+    """The coordinator is alive, and this is what it saw of the leases; told once per lease."""
+
+    cycle_id: int
+    live: int
+    oldest_s: float
+    """How long ago the node that was silent for longest was heard of."""
+    operations: int
+    """Store operations of the coordinator so far."""
+
+
+class RecordRefused(_Entry, frozen=True, kw_only=True):
+    cycle_id: int
+    record: BadRecord
+
+
+class RunEnded(_Entry, frozen=True, kw_only=True):
+    verdict: Verdict
+
+
+class HostLeft(_Entry, frozen=True, kw_only=True):
+    """The store goes and the run has no verdict: somebody ended its host."""
+
+
+# --- cycles -----------------------------------------------------------------------------------------
+
+
+class CycleOpened(_Entry, frozen=True, kw_only=True):
     cycle_id: int
     why: AnyWhy
 
 
-@dataclass(frozen=True, slots=True)
-class CycleWaits:
+class CycleWaits(_Entry, frozen=True, kw_only=True):
     """The reason to wait has changed."""
 
     cycle_id: int
-    reason: WaitReason
+    reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CycleSealed:
+class CycleSealed(_Entry, frozen=True, kw_only=True):
     cycle_id: int
     placement: Placement
     waited_s: float
     master: str
 
 
-@dataclass(frozen=True, slots=True)
-class CyclePlaced:
-    """Who has which rank now, and why."""
+class CyclePlaced(_Entry, frozen=True, kw_only=True):
+    """What the placement changed, why, and what the spares cover now."""
 
     cycle_id: int
-    summary: Summary
+    summary: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeJoined:
-    cycle_id: int
-    node: str
-    is_spare: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFenced:
-    cycle_id: int
-    node: str
-    incarnation: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeWent:
-    cycle_id: int
-    node: str
-    outcome: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeUnhealthy:
-    cycle_id: int
-    node: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CycleCalled:
+class CycleCalled(_Entry, frozen=True, kw_only=True):
     """The next cycle opens at a checkpoint; these nodes, if any, are asked to give up their places."""
 
     cycle_id: int
+    incarnations: tuple[str, ...]
     nodes: tuple[str, ...]
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersEnded:
-    """A node says that its workers failed."""
-
-    failure: FailureNote
-
-
-@dataclass(frozen=True, slots=True)
-class CycleSettled:
+class CycleSettled(_Entry, frozen=True, kw_only=True):
     """Why a world ended is known as well as it will be."""
 
     cycle_id: int
@@ -103,38 +108,128 @@ class CycleSettled:
     """None if nobody is charged."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordRefused:
+# --- nodes ------------------------------------------------------------------------------------------
+
+
+class NodeJoined(_Entry, frozen=True, kw_only=True):
     cycle_id: int
-    record: BadRecord
+    incarnation: str
+    node: str
+    is_spare: bool
+    addr: str
+    pid: int
+    infra_rank: int | None
+    domain: str | None
+    unit: str | None
+    worker_role: str | None
+    workers: int | None
+    """How many it starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnded:
-    verdict: Verdict
+class NodesArrived(_Entry, frozen=True, kw_only=True):
+    """Nodes that can be placed in this cycle; those of one look together."""
+
+    cycle_id: int
+    incarnations: tuple[str, ...]
+
+
+class NodesSilent(_Entry, frozen=True, kw_only=True):
+    """Nodes of which half a lease has heard nothing, and for how many seconds; the others' half may bring a beat."""
+
+    cycle_id: int
+    silent_s: dict[str, float]
+
+
+class NodesHeard(_Entry, frozen=True, kw_only=True):
+    """Nodes that were silent and beat again."""
+
+    cycle_id: int
+    incarnations: tuple[str, ...]
+
+
+class NodeFenced(_Entry, frozen=True, kw_only=True):
+    cycle_id: int
+    incarnation: str
+    node: str
+    cause: FenceCause
+    reason: str
+    silent_s: float
+    """How long nothing was heard of it."""
+
+
+class NodeFinished(_Entry, frozen=True, kw_only=True):
+    """Its workers ended well; it waits in the exit barrier."""
+
+    cycle_id: int
+    incarnation: str
+    node: str
+
+
+class NodeWent(_Entry, frozen=True, kw_only=True):
+    cycle_id: int
+    incarnation: str
+    node: str
+    outcome: Outcome
+    reason: str
+
+
+class NodeUnhealthy(_Entry, frozen=True, kw_only=True):
+    cycle_id: int
+    incarnation: str
+    node: str
+    reason: str
+
+
+class WorkersEnded(_Entry, frozen=True, kw_only=True):
+    """A node says that its workers failed."""
+
+    failure: FailureNote
 
 
 Entry = (
-    CycleOpened
+    RunBegan
+    | Looked
+    | RecordRefused
+    | RunEnded
+    | HostLeft
+    | CycleOpened
     | CycleWaits
     | CycleSealed
     | CyclePlaced
+    | CycleCalled
+    | CycleSettled
     | NodeJoined
+    | NodesArrived
+    | NodesSilent
+    | NodesHeard
     | NodeFenced
+    | NodeFinished
     | NodeWent
     | NodeUnhealthy
-    | CycleCalled
     | WorkersEnded
-    | CycleSettled
-    | RecordRefused
-    | RunEnded
 )
 Journal = Callable[[Entry], None]
+
+
+def tell_all(*journals: Journal) -> Journal:
+    """A journal that passes every entry on to several."""
+
+    def tell(entry: Entry) -> None:
+        for journal in journals:
+            journal(entry)
+
+    return tell
 
 
 def log_entry(entry: Entry) -> None:
     """One line per entry; arrivals and departures only at DEBUG, so that a cycle takes under ten lines."""
     match entry:
+        case RunBegan() | Looked() | NodesHeard() | NodeFinished() | HostLeft():
+            pass  # Told elsewhere, or of no interest as long as all is well.
+        case NodesArrived():
+            log.debug("arrived cycle=%d nodes=%d", entry.cycle_id, len(entry.incarnations))
+        case NodesSilent():
+            log.debug("silent cycle=%d nodes=%d", entry.cycle_id, len(entry.silent_s))
         case CycleOpened():
             log.info("opened cycle=%d because %s", entry.cycle_id, entry.why)
         case CycleWaits():

@@ -272,6 +272,8 @@ class Participant:
             rank=end.rank,
             exit_code=end.exit_code,
             after_s=end.after_s,
+            log_path=end.log_path,
+            last_words=end.last_words,
         )
         yield from board.write_record(self.keys, self.view.opened, failure)
         self.progress.reported_in = cycle_id

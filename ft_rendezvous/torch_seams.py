@@ -124,7 +124,8 @@ def _tell_of_workers(agent: SimpleElasticAgent, handler: FtRendezvousHandler) ->
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         context = getattr(agent, "_pcontext", None)
         if handler.workers is not None:
-            handler.workers.started(Started(pids, ranks, getattr(context, "error_files", {})))
+            files = (getattr(context, name, {}) for name in ("error_files", "stderrs"))
+            handler.workers.started(Started(pids, ranks, *files))
         return pids
 
     def _shutdown(*args: Any, **kwargs: Any) -> None:

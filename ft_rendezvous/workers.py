@@ -35,6 +35,8 @@ log = logging.getLogger("ft_rendezvous")
 DRAIN_SIGNAL = signal.SIGUSR1
 TOLD_S = 1.0
 """How long the run may take to hear of a drain before the workers hear of it."""
+LONGEST_PATH = 500
+TAIL_BYTES = 4096
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -45,6 +47,8 @@ class Started:
     pids: Mapping[int, int]
     ranks: Mapping[int, int]
     error_files: Mapping[int, str]
+    logs: Mapping[int, str]
+    """Where standard error goes; nowhere, or to the console, if empty."""
 
 
 class Workers:
@@ -54,7 +58,7 @@ class Workers:
         self._link: Link | None = None
         self._place: Place | None = None
         self._seated_at = 0.0
-        self._started = Started({}, {}, {})
+        self._started = Started({}, {}, {}, {})
         self._pids: tuple[int, ...] = ()
         self._watch: WorkerWatch | None = None
         self._has_forwarded = False
@@ -138,7 +142,10 @@ class Workers:
             return
         rank = started.ranks.get(failure.local_rank)
         reason = describe_exit(failure.exit_code, started.error_files.get(failure.local_rank))
-        link.participant.worker_exit = WorkerExit(reason, rank, failure.exit_code, round(failure.after_s, 6))
+        log_path = started.logs.get(failure.local_rank, "")[-LONGEST_PATH:]
+        link.participant.worker_exit = WorkerExit(
+            reason, rank, failure.exit_code, round(failure.after_s, 6), log_path, last_words_in(log_path)
+        )
         log.error("cycle=%d rank=%s: worker ended first on this node: %s", place.cycle_id, rank, reason)
         link.post(link.participant.report_failure(place.cycle_id))
 
@@ -205,6 +212,17 @@ def describe_exit(exit_code: int, error_file: str | None) -> str:
     how = _signal_name(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
     message = _message_in(error_file)
     return f"{how}: {message}" if message else how
+
+
+def last_words_in(log_path: str) -> str:
+    """The last line a worker wrote: of a Python program that failed, the error itself."""
+    try:
+        with Path(log_path or os.devnull).open("rb") as log_file:
+            log_file.seek(-min(TAIL_BYTES, log_file.seek(0, os.SEEK_END)), os.SEEK_END)
+            lines = log_file.read(TAIL_BYTES).decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((one_line(line.strip())[:150] for line in reversed(lines) if line.strip()), "")
 
 
 def _signal_name(number: int) -> str:

@@ -42,6 +42,10 @@ class FailureNote:
     after_s: float | None
     """Seconds since the seal, on the node's own clock; None if nobody watched."""
     reason: str
+    log_path: str = ""
+    """Where that worker's standard error went, if to a file."""
+    last_words: str = ""
+    """The last line it wrote there."""
 
     def __str__(self) -> str:
         return f"{self.node} (rank {self.rank}) in cycle {self.cycle_id}: {self.reason}"

@@ -20,6 +20,8 @@ class WorkerExit:
     rank: int | None = None
     exit_code: int | None = None
     after_s: float | None = None
+    log_path: str = ""
+    last_words: str = ""
 
 
 @dataclass(slots=True)

@@ -105,6 +105,10 @@ class Failure(Record, frozen=True, kw_only=True, tag="fail"):
     exit_code: int | None = None
     after_s: float | None = None
     """When it ended, in seconds since this node heard of the seal, on its own clock."""
+    log_path: str = ""
+    """Where that worker's standard error went, if to a file."""
+    last_words: str = ""
+    """The last line it wrote there."""
 
 
 class Finish(Record, frozen=True, kw_only=True, tag="finish"):

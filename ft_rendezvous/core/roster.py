@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.capacity import PlacementRules, capacity
@@ -50,15 +51,34 @@ class Member:
         return node_name(self.arrival.node)
 
 
+class FenceCause(StrEnum):
+    LOST = "lost"
+    """It was not heard of for a lease."""
+    DEAF = "deaf"
+    """It beats, but it does not act upon events."""
+    REPLACED = "replaced"
+    """A newer start of the same node is there."""
+    REFUSED = "refused"
+    """It was not taken in."""
+    QUARANTINED = "quarantined"
+    """It failed first too often."""
+
+    @property
+    def is_refusal(self) -> bool:
+        """The node did something wrong and must not try again."""
+        return self not in (FenceCause.LOST, FenceCause.DEAF)
+
+
 @dataclass(frozen=True, slots=True)
 class Fence:
     """An incarnation whose part is over, and the reason to tell it."""
 
     incarnation: str
     node: str
+    cause: FenceCause
     reason: str
-    is_refusal: bool
-    """The node did something wrong and must not try again."""
+    silent_s: float = 0.0
+    """How long nothing was heard of it."""
 
 
 @dataclass(slots=True)
@@ -163,7 +183,7 @@ class Roster:
             reason = f"{node_name(newcomer)} is a newer start of {holder.name}"
             incarnation = holder.arrival.incarnation
             self.drop(incarnation)
-            return [Fence(incarnation, holder.name, reason, is_refusal=True)]
+            return [Fence(incarnation, holder.name, FenceCause.REPLACED, reason)]
         self.fenced.add(arrival.incarnation)
         reason = (
             f"{holder.name} was started in its place while it was out of touch"
@@ -171,7 +191,7 @@ class Roster:
             else f"infra rank {newcomer.infra_rank} is claimed by {node_name(newcomer)} and held by {holder.name}: "
             "give every node its own (--rdzv-conf infra_rank=N or FT_INFRA_RANK)"
         )
-        return [Fence(arrival.incarnation, node_name(newcomer), reason, is_refusal=True)]
+        return [Fence(arrival.incarnation, node_name(newcomer), FenceCause.REFUSED, reason)]
 
     def _finish(self, incarnation: str, member: Member) -> None:
         if member.role in (Role.ACTIVE, Role.AWAITED, Role.HOT_SPARE):
@@ -219,6 +239,8 @@ class Roster:
             exit_code=failure.exit_code,
             after_s=failure.after_s,
             reason=failure.reason,
+            log_path=failure.log_path,
+            last_words=failure.last_words,
         )
 
     def _blame_key(self, member: Member) -> str:

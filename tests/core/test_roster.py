@@ -226,7 +226,7 @@ def test_a_newer_start_at_the_same_address_replaces_the_older() -> None:
     roster = sealed_roster([2])
     roster.take(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=False)
     (fence,) = roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
-    assert (fence.incarnation, fence.is_refusal) == (ONE, True)
+    assert (fence.incarnation, fence.cause.is_refusal) == (ONE, True)
     assert fence.node == "infra rank 7 at gpu7 pid 101"
     assert fence.reason == "infra rank 7 at gpu7 pid 103 is a newer start of infra rank 7 at gpu7 pid 101"
     assert role_of(roster, 1) is None
@@ -247,7 +247,7 @@ def test_a_process_that_lost_touch_does_not_throw_out_the_one_started_in_its_pla
     roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
     back = arrival(1, cycle_id=5, seq=9, info=node(1, infra_rank=7, addr="gpu7"))
     (fence,) = roster.take(back, 1, is_open=False)
-    assert (fence.incarnation, fence.is_refusal) == (ONE, True)
+    assert (fence.incarnation, fence.cause.is_refusal) == (ONE, True)
     assert fence.reason == "infra rank 7 at gpu7 pid 103 was started in its place while it was out of touch"
     assert role_of(roster, 3) is Role.HOT_SPARE
 
@@ -274,7 +274,7 @@ def test_the_same_infra_rank_at_another_address_is_refused_and_told_of_both() ->
     roster = roster_of([2])
     roster.take(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
     (fence,) = roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu8")), 1, is_open=True)
-    assert (fence.incarnation, fence.is_refusal) == (incarnation(3), True)
+    assert (fence.incarnation, fence.cause.is_refusal) == (incarnation(3), True)
     for fact in ("infra rank 7", "gpu7 pid 101", "gpu8 pid 103", "infra_rank=N", "FT_INFRA_RANK"):
         assert fact in fence.reason
     assert role_of(roster, 1) is Role.ARRIVED

@@ -124,9 +124,12 @@ class Stage:
         return self.cluster.names.get(incarnation, incarnation)
 
     def _tell_entry(self, entry: journal.Entry) -> None:
-        self.lines.append(f"coordinator: {self._describe(entry)}")
+        told = self._describe(entry)
+        if told is not None:
+            self.lines.append(f"coordinator: {told}")
 
-    def _describe(self, entry: journal.Entry) -> str:
+    def _describe(self, entry: journal.Entry) -> str | None:
+        """What a reader of the story wants to know; the nodes tell the rest themselves."""
         match entry:
             case journal.CycleOpened():
                 return f"opens cycle {entry.cycle_id}: {entry.why}"
@@ -158,6 +161,8 @@ class Stage:
                 return f"refuses a record: {entry.record.reason}"
             case journal.RunEnded():
                 return f"closes the run: {entry.verdict}"
+            case _:
+                return None
 
     def _tell_news(self, node: Node, news: Place | Verdict | FtError) -> None:
         if isinstance(news, Place):

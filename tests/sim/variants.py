@@ -39,7 +39,7 @@ from ft_rendezvous.core.model import (
 from ft_rendezvous.core.moving import Grow, Growth, MoveDecision, decide_move
 from ft_rendezvous.core.moving import World as SealedWorld
 from ft_rendezvous.core.placement import place
-from ft_rendezvous.core.roster import Fence, Member, Roster
+from ft_rendezvous.core.roster import Fence, FenceCause, Member, Roster
 from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
 from ft_rendezvous.line import Line
 from ft_rendezvous.participant import CHANGED, Flow, Participant
@@ -212,9 +212,9 @@ def deaf_after_one_lease() -> AbstractContextManager[Any]:
 def dead_still_placed() -> AbstractContextManager[Any]:
     """The lease is judged, the fence is written, and the roster is not told."""
 
-    def _drop(self: Registry, incarnation: str, reason: str) -> Move[None]:
+    def _drop(self: Registry, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
         name = self.roster.members[incarnation].name
-        yield from self.fence(Fence(incarnation, name, reason, is_refusal=False))
+        yield from self.fence(Fence(incarnation, name, cause, reason))
 
     return patch.object(Registry, "_drop", _drop)
 
@@ -224,9 +224,9 @@ def leases_only_in_training() -> AbstractContextManager[Any]:
     """Nobody judges the lease of a node that waits for the seal."""
     original = Registry._drop
 
-    def _drop(self: Registry, incarnation: str, reason: str) -> Move[None]:
+    def _drop(self: Registry, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
         if self.roster.members[incarnation].role is not Role.ARRIVED:
-            yield from original(self, incarnation, reason)
+            yield from original(self, incarnation, cause, reason)
         else:
             self.leases.leases[incarnation].seen_at = self.clock()
 
@@ -270,7 +270,7 @@ def last_read_start_wins() -> AbstractContextManager[Any]:
             return original(self, arrival)
         reason = f"{node_name(arrival.node)} is a newer start of {holder.name}"
         self.drop(holder.arrival.incarnation)
-        return [Fence(holder.arrival.incarnation, holder.name, reason, is_refusal=True)]
+        return [Fence(holder.arrival.incarnation, holder.name, FenceCause.REPLACED, reason)]
 
     in_any_order = patch("ft_rendezvous.registry.sorted", lambda items, key: list(items), create=True)
     return _all(in_any_order, patch.object(Roster, "_contest_infra_rank", _contest_infra_rank))

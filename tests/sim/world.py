@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -72,6 +72,7 @@ class World:
         self.incarnations: dict[str, tuple[SimNode, int]] = {}
         """Whose incarnation each id is, and which of its owner's."""
         self.transcript: list[tuple[float, str, str]] = []
+        self.on_entry: Callable[[Entry], None] = lambda _: None
         self.cycles = 0
         self.places_taken = 0
         self._addresses = 0
@@ -242,6 +243,7 @@ class World:
 
     def _note(self, entry: Entry) -> None:
         """The coordinator's journal: for readers of the transcript, not for checkers."""
+        self.on_entry(entry)
         if isinstance(entry, CycleWaits):
             self.tell("host", f"waits in cycle {entry.cycle_id}: {entry.reason}")
         elif isinstance(entry, RecordRefused):

@@ -1,0 +1,75 @@
+"""Simulated runs with a journal that is kept: their events, and the state folded from them as they came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ft_rendezvous import journal
+from ft_rendezvous.core.lifecycle import Role
+from ft_rendezvous.state.events import Event, encode_event, make_event, take_event
+from ft_rendezvous.state.known import RunState, role_of
+from ft_rendezvous.state.records import NodeStatus
+from tests.sim.world import World
+
+BORN_NS = 1_800_000_000_000_000_000
+
+
+@dataclass
+class Recording:
+    """What a journal told, folded live."""
+
+    world: World
+    state: RunState = field(default_factory=RunState)
+    lines: list[bytes] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        settings = self.world.settings
+        self.take(
+            journal.RunBegan(
+                run_id=settings.run_id,
+                epoch=self.world.epoch,
+                settings=settings.as_dict(),
+                versions={},
+                host="sim pid 1",
+            )
+        )
+        self.world.on_entry = self.take
+
+    @property
+    def now_ns(self) -> int:
+        return BORN_NS + round(self.world.kernel.now * 1e9)
+
+    def take(self, entry: journal.Entry) -> None:
+        event = make_event(self.state.event_id + 1, self.now_ns, entry)
+        self.events.append(event)
+        self.lines.append(encode_event(event))
+        self.state = take_event(self.state, event)
+        if isinstance(entry, journal.Looked):
+            self.compare_with_roster()
+
+    def compare_with_roster(self) -> None:
+        """The fold must know of every live node what the coordinator itself knows."""
+        state, roster = self.state, self.world.host.coordinator.roster
+        known = {name: role_of(state, member) for name, member in state.members.items() if _is_live(member.status)}
+        actual = {name: str(member.role) for name, member in roster.members.items()}
+        assert {name: str(role) for name, role in known.items()} == actual
+        assert state.live == len(actual)
+        draining = {name for name, member in state.members.items() if member.is_draining and _is_live(member.status)}
+        assert draining == roster.draining
+        ranks = {seat.incarnation: rank for rank, seat in enumerate(roster.world)}
+        for name, role in actual.items():
+            if role in (Role.ACTIVE, Role.AWAITED):
+                assert state.members[name].rank == ranks[name]
+
+
+def _is_live(status: NodeStatus) -> bool:
+    return status is not NodeStatus.DEAD
+
+
+def record_seed(seed: int) -> Recording:
+    """One simulated run with faults, to its end."""
+    world = World(seed, checks=())
+    recording = Recording(world)
+    world.run()
+    return recording
