@@ -17,7 +17,7 @@ JUDGING = [*sorted((ROOT / "doctor" / "checks").glob("*.py"))]
 JUDGING += [ROOT / "doctor" / f"{name}.py" for name in ("facts", "findings", "wording", "judging")]
 TOO_LONG = 400
 TORCHLESS = ("wire", "board", "ports", "coordinator", "registry", "participant", "journal", "settings", "errors", "net")
-CATCHERS = ("handler.py", "host.py", "line.py", "link.py", "door.py", "nvidia_health.py")
+CATCHERS = ("state/recorder.py", "handler.py", "host.py", "line.py", "link.py", "door.py", "nvidia_health.py")
 
 
 def name_of(path: Path) -> str:

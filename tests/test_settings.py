@@ -12,18 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ft_rendezvous.addresses import DEFAULT_PORT, format_endpoint, parse_endpoint
 from ft_rendezvous.core.capacity import Policy, Ranks, Spread
 from ft_rendezvous.core.moving import Grow
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.settings import (
-    DEFAULT_PORT,
     NodeSettings,
     RunSettings,
     Settings,
     differing_keys,
-    format_endpoint,
     log_level,
-    parse_endpoint,
     parse_settings,
     settings_table,
 )
