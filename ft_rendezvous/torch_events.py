@@ -25,7 +25,8 @@ def tell_rendezvous(run_id: str, next_info: Callable[[], RendezvousInfo]) -> Ren
     except Exception as error:
         _tell(run_id, "next_rendezvous", f"{type(error).__name__}: {error}", NodeState.FAILED)
         raise
-    master = format_endpoint(info.bootstrap_store_info.master_addr, info.bootstrap_store_info.master_port)
+    store = info.bootstrap_store_info
+    master = "" if store is None else format_endpoint(store.master_addr, store.master_port)
     message = f"this node has rank {info.rank} of {info.world_size} in run {run_id!r}"
     _tell(run_id, "next_rendezvous", message, NodeState.RUNNING, master=master, rank=info.rank)
     return info

@@ -297,6 +297,19 @@ def test_time_lost_is_charged_to_its_cause_from_when_the_lost_node_was_last_hear
     assert run.trained_s == pytest.approx(109.0)
 
 
+def test_workers_that_fail_of_a_lost_node_are_the_losss_cost() -> None:
+    """They notice first; the lease tells later what it was."""
+    story = training()
+    story.open(2, WorkersFailed("n1", 1, "connection reset"), after_s=100.0)
+    story.arrive(2, 1, 2)
+    story.lose(0, silent_s=5.0, after_s=3.0)
+    story.seal(2, [2, 1])
+    run = view_run(story.state, story.now_ns)
+    assert run is not None
+    assert {cause: lost.seconds for cause, lost in run.lost.items()} == {"nodes_lost": pytest.approx(5.0)}
+    assert run.trained_s == pytest.approx(98.0)
+
+
 def test_a_wait_says_who_is_missing_and_when_it_was_last_seen() -> None:
     story = training()
     story.lose(0, after_s=10.0)
