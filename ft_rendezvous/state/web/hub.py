@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import TypeVar
 
+import msgspec
+
+from ft_rendezvous.journal import RunBegan
 from ft_rendezvous.state.events import Event, StateTold, decode_event, take_event, tell_state
 from ft_rendezvous.state.known import HISTORY, RunState
+from ft_rendezvous.state.web.answers import Shelf
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -42,7 +46,7 @@ class Hub:
         self._ring: dict[int, bytes] = {}
         self._ring_lines, self._ring_bytes = ring_lines, ring_bytes
         self._kept_bytes = 0
-        self._told: tuple[int, bytes] | None = None
+        self._told = Shelf(lambda _: self.read(_tell), lambda _: self._version)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._is_waking = False
@@ -114,6 +118,11 @@ class Hub:
         return self._version
 
     @property
+    def began(self) -> RunBegan | None:
+        """How the run began; None before it did."""
+        return self._state.began
+
+    @property
     def is_ended(self) -> bool:
         return self._is_ended
 
@@ -133,54 +142,49 @@ class Hub:
             return view(self._state)
 
     def lines_after(self, event_id: int) -> list[bytes]:
-        """What came after this event; begins with a told state if some of it is too old to be had."""
+        """What came after this event; a told state first if some of it is too old to be had."""
         with self._lock:
-            frames, _ = self._frames_after(event_id, limit_bytes=None)
-        return [line_of(frame) for frame in frames]
+            frames = self._frames_after(event_id, limit_bytes=None)
+            return [tell_state(self._state)] if frames is None else [line_of(each) for each in frames]
 
-    async def follow(self, after: int, is_live: bool = True) -> AsyncIterator[bytes]:
+    async def follow(self, after: int, is_live: bool = True) -> AsyncGenerator[bytes]:
         """What came after this event as server-sent events, and then what comes, until the coordinator is gone.
 
         With `is_live` false it ends with what is there now.
         """
         self._loop = asyncio.get_running_loop()
-        until = None if is_live else self.read(lambda state: state.event_id)
+        until = None if is_live else self._state.event_id
         while True:
             with self._lock:
-                frames, reached = self._frames_after(after, BATCH_BYTES)
+                frames = self._frames_after(after, BATCH_BYTES)
                 is_ended = self._is_ended
-            if frames:
-                after = reached
-                yield frames[0] if len(frames) == 1 else b"".join(frames)
-            if until is not None and (not frames or after >= until):
+            if frames is None:
+                told = await self._told.get()
+                after = told.event_id
+                yield told.framed
+            elif frames:
+                after += len(frames)
+                yield b"".join(frames)
+            if until is not None and (after >= until or not frames):
                 return
-            if frames:
-                continue
-            if is_ended:
-                return
-            if not await self._wait(after):
-                yield STILL_THERE
+            if frames == []:
+                if is_ended:
+                    return
+                if not await self._wait(after):
+                    yield STILL_THERE
 
-    def _frames_after(self, after: int, limit_bytes: int | None) -> tuple[list[bytes], int]:
+    def _frames_after(self, after: int, limit_bytes: int | None) -> list[bytes] | None:
+        """What follows this event, as much as goes into the limit; None if it cannot be had."""
         newest = self._state.event_id
-        if after == newest:
-            return [], after
-        if after > newest or after + 1 not in self._ring:
-            return [self._tell()], newest
+        if after != newest and (after > newest or after + 1 not in self._ring):
+            return None
         frames: list[bytes] = []
         size = 0
         while after < newest and (limit_bytes is None or size < limit_bytes):
             after += 1
             frames.append(self._ring[after])
             size += len(frames[-1])
-        return frames, after
-
-    def _tell(self) -> bytes:
-        """The told state, made once for all who need it."""
-        if self._told is None or self._told[0] != self._version:
-            line = tell_state(self._state)
-            self._told = self._version, frame(self._state.event_id, StateTold.__name__, line)
-        return self._told[1]
+        return frames
 
     async def _wait(self, after: int) -> bool:
         """Whether there is something new, or nothing more to come; False after a pause."""
@@ -206,6 +210,17 @@ class Hub:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A told state, made once for all who need it."""
+
+    event_id: int
+    framed: bytes
+
+
+def _tell(state: RunState) -> Told:
+    return Told(state.event_id, frame(state.event_id, StateTold.__name__, tell_state(state)))
 
 
 def frame(event_id: int, kind: str, line: bytes) -> bytes:
