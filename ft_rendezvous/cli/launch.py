@@ -65,7 +65,9 @@ def launch_run(asked: Asked) -> int:
     allocation = find_allocation(env, _ask_scontrol, _resolves, options.is_each_task, here=socket.gethostname())
     awaited = awaited_endpoint(options, allocation)
     plan = plan_slurm(options, allocation, None if awaited is None else UNPUBLISHED)
-    if awaited is not None and not asked.is_dry_run:
+    if awaited is not None and asked.is_dry_run:
+        print(f"# {UNPUBLISHED} stands for what the array's first task will write to {awaited}")
+    elif awaited is not None:
         plan = plan_slurm(options, allocation, await_endpoint(awaited, plan.run.join_s))
     return _carry_out(asked, plan, allocation)
 
