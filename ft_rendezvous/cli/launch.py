@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import time
@@ -97,6 +98,8 @@ def _carry_out(asked: Asked, plan: Plan, allocation: Allocation | None) -> int:
     spares = run.max_nodes - run.min_nodes
     nodes = f"{run.min_nodes} active and {spares} spare nodes with {asked.nproc_per_node} workers each"
     say(f"run {run.run_id}: {nodes}, store at {run.endpoint}, logs {plan.logs}")
+    if plan.serve_elsewhere:
+        say(f"its store is to be served on that host, in {Path.cwd()}: {shlex.join(plan.serve_elsewhere)}")
     ended = Running(plan).run()
     say(f"run {run.run_id} {_tell(ended, plan)}")
     if allocation is not None:

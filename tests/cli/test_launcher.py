@@ -82,6 +82,19 @@ def test_dry_run_in_a_job_prints_exactly_what_is_run(shell: Shell) -> None:
     assert [*(shell.place / "given").read_text().splitlines(), "</dev/null", "&"] == shlex.split(srun)
 
 
+def test_who_keeps_the_store_elsewhere_is_told_how_to_start_it(shell: Shell) -> None:
+    env = in_a_job(shell, 2)
+    done = shell.run(LAUNCHER, "--store", "stable:2000", "--rdzv-conf", "lease_timeout=9", "--", "train.py", **env)
+    (line,) = (line for line in done.stderr.splitlines() if "ftr serve" in line)
+    told, _, command = line.partition(": ftr ")
+    assert told == f"launcher: its store is to be served on that host, in {shell.place}"
+    *words, conf = shlex.split(command)
+    assert words == ["serve", "--endpoint=stable:2000", "--rdzv-id=42.0", "--nnodes=2:2"]
+    assert {"verdict_file=ft-logs/42.0/verdict.json", "domain_from=slurm-topology", "lease_timeout=9"} <= set(
+        conf.removeprefix("--rdzv-conf=").split(",")
+    )
+
+
 def test_dry_run_says_what_it_cannot_know(shell: Shell) -> None:
     array = {"ARRAY_JOB_ID": "40", "ARRAY_TASK_ID": "1", "ARRAY_TASK_COUNT": "3", "ARRAY_TASK_MIN": "0"}
     env = in_a_job(shell, 2, **{f"SLURM_{name}": value for name, value in array.items()})
