@@ -18,7 +18,7 @@ from ft_rendezvous.launch.abandoned import is_abandoned
 from ft_rendezvous.launch.ending import Ended, LetBe, decide_requeue, exit_code_of
 from ft_rendezvous.launch.local import plan_local
 from ft_rendezvous.launch.options import Options, Plan
-from ft_rendezvous.launch.running import Running, await_endpoint, say
+from ft_rendezvous.launch.running import Running, await_endpoint, is_over, read_verdict, say
 from ft_rendezvous.launch.slurm import (
     Allocation,
     awaited_endpoint,
@@ -69,7 +69,12 @@ def launch_run(asked: Asked) -> int:
     if awaited is not None and asked.is_dry_run:
         print(f"# {UNPUBLISHED} stands for what the array's first task will write to {awaited}")
     elif awaited is not None:
-        plan = plan_slurm(options, allocation, await_endpoint(awaited, plan.run.join_s))
+        endpoint = await_endpoint(awaited, plan.run.join_s, lambda: is_over(plan.run))
+        if endpoint is None:
+            ended = Ended(read_verdict(plan.run.verdict_path, plan.run.run_id), ())
+            say(f"run {plan.run.run_id} is over already: it {_tell(ended, plan)}")
+            return exit_code_of(ended)
+        plan = plan_slurm(options, allocation, endpoint)
     return _carry_out(asked, plan, allocation)
 
 

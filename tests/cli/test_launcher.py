@@ -68,6 +68,11 @@ def in_a_job(shell: Shell, nodes: int, **more: str) -> dict[str, str]:
     return {**job, "SLURMD_NODENAME": "n1", "PATH": f"{shell.place}:{shell.env['PATH']}", **more}
 
 
+def task_of_array(task: int) -> dict[str, str]:
+    facts = {"JOB_ID": 40, "TASK_ID": task, "TASK_COUNT": 3, "TASK_MIN": 0}
+    return {f"SLURM_ARRAY_{name}": str(value) for name, value in facts.items()}
+
+
 def test_dry_run_in_a_job_prints_exactly_what_is_run(shell: Shell) -> None:
     env = in_a_job(shell, 6)
     options = ("--active", "4", "--nproc-per-node", "8", "--srun-args", "--comment 'two words'", "--requeue", "2")
@@ -96,14 +101,25 @@ def test_who_keeps_the_store_elsewhere_is_told_how_to_start_it(shell: Shell) -> 
 
 
 def test_dry_run_says_what_it_cannot_know(shell: Shell) -> None:
-    array = {"ARRAY_JOB_ID": "40", "ARRAY_TASK_ID": "1", "ARRAY_TASK_COUNT": "3", "ARRAY_TASK_MIN": "0"}
-    env = in_a_job(shell, 2, **{f"SLURM_{name}": value for name, value in array.items()})
+    env = in_a_job(shell, 2, **task_of_array(1))
     told = shell.run(LAUNCHER, "--dry-run", "--active", "4", "--", "train.py", **env)
     assert told.returncode == 0, told.stderr
     first, *_, srun, _wait = told.stdout.splitlines()
     stands_for = first.split()[1]
     assert first == f"# {stands_for} stands for what the array's first task will write to ft-logs/40/endpoint"
     assert f" --rdzv-endpoint={stands_for} " in srun
+
+
+def test_a_task_that_starts_after_the_end_has_nothing_to_do(shell: Shell) -> None:
+    """Tasks start when SLURM has room for them, and it may be that the run did not need this one."""
+    (shell.place / "ft-logs" / "40").mkdir(parents=True)
+    verdict = '{"run_id": "40", "verdict": "succeeded", "reason": "", "cycle": 3}'
+    (shell.place / "ft-logs" / "40" / "verdict.json").write_text(verdict)
+    options = ("--active", "4", "--rdzv-conf", "join_timeout=3600", "--requeue", "2")
+    done = shell.run(LAUNCHER, *options, "--", "train.py", **in_a_job(shell, 2, **task_of_array(2)))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr == "launcher: run 40 is over already: it succeeded in cycle 3\n"
+    assert not (shell.place / "given").exists()
 
 
 OWN_SETTINGS = {
@@ -120,13 +136,14 @@ def test_an_example_works_as_it_stands(shell: Shell, example: Path) -> None:
     """The tests on a cluster bring settings of their own; these are the ones that users get."""
     given = [word for line in example.read_text().splitlines() if line.startswith("#SBATCH") for word in line.split()]
     nodes = [word.partition("=")[2] for word in given if word.startswith("--nodes=")]
-    more = {}
+    more: dict[str, str] = {}
     if example.stem == "job_array":
         assert "--array=0-2" in given
-        more = {"ARRAY_JOB_ID": "40", "ARRAY_TASK_ID": "0", "ARRAY_TASK_COUNT": "3", "ARRAY_TASK_MIN": "0"}
+        more = task_of_array(0)
     if example.stem == "heterogeneous":
-        more = {f"JOB_NUM_NODES_HET_GROUP_{part}": count for part, count in enumerate(nodes)} | {"HET_SIZE": "2"}
-    env = in_a_job(shell, int(nodes[0]), **{f"SLURM_{name}": value for name, value in more.items()})
+        more = {f"SLURM_JOB_NUM_NODES_HET_GROUP_{part}": count for part, count in enumerate(nodes)}
+        more["SLURM_HET_SIZE"] = str(len(nodes))
+    env = in_a_job(shell, int(nodes[0]), **more)
     (shell.place / "launcher.sh").write_text(f'#!/bin/sh\nexec {LAUNCHER} --dry-run "$@"\n')
     (shell.place / "launcher.sh").chmod(0o755)
     done = shell.run("bash", example, "train.py", "--epochs", "3", **env)
