@@ -181,17 +181,33 @@ def test_a_task_of_an_array_never_speaks_for_all(is_each_task: bool) -> None:
     env = {**ARRAY, "SLURM_JOB_ID": "40", "SLURMD_NODENAME": "n7"}
     plan = plan_slurm(options(requeues=3), allocation_of(env, is_each_task), "m:1")
     assert plan.end_command == ("scancel", "--signal=TERM", "40_3")
-    assert setting(plan, "exit_command") == "ftr abandoned 40_3 n7 --requeue"
+    assert (setting(plan, "exit_command") or "").endswith("ftr abandoned 40_3 n7 --requeue")
     assert allocation_of(env, is_each_task).job_id == "40_3"
     assert plan.run.run_id == ("40_3.2" if is_each_task else "40")
 
 
 def test_a_job_whose_batch_script_is_lost_is_ended_by_its_nodes() -> None:
     batch = allocation_of({**JOB, "SLURMD_NODENAME": "n7"})
-    assert setting(plan_slurm(options(), batch), "exit_command") == "ftr abandoned 42 n7"
-    assert setting(plan_slurm(options(requeues=2), batch), "exit_command") == "ftr abandoned 42 n7", "often enough"
-    assert setting(plan_slurm(options(requeues=3), batch), "exit_command") == "ftr abandoned 42 n7 --requeue"
+
+    def command(requeues: int) -> str | None:
+        return setting(plan_slurm(options(requeues=requeues, store="stable:2000"), batch), "exit_command")
+
+    assert command(0) == "ftr abandoned 42 n7"
+    assert command(2) == "ftr abandoned 42 n7", "often enough"
+    assert command(3) == "ftr abandoned 42 n7 --requeue"
     assert setting(plan_slurm(options(), allocation_of(JOB)), "exit_command") is None
+
+
+def test_nobody_looks_for_a_batch_script_whose_machine_has_just_told_the_verdict() -> None:
+    batch = {"SLURMD_NODENAME": "n7"}
+    only_if_lost = "[ $FT_VERDICT != unknown ] || ftr abandoned "
+    for store in ("first-node", "batch-host"):
+        plan = plan_slurm(options(store=store), allocation_of({**JOB, **batch}))
+        assert setting(plan, "exit_command") == f"{only_if_lost}42 n7"
+    hosting = allocation_of({**ARRAY, **batch, "SLURM_ARRAY_TASK_ID": "1"})
+    assert setting(plan_slurm(options(), hosting), "exit_command") == f"{only_if_lost}40_1 n7"
+    another = plan_slurm(options(), allocation_of({**ARRAY, **batch}), "m:1")
+    assert setting(another, "exit_command") == "ftr abandoned 40_3 n7"
 
 
 def test_all_nodes_train_unless_told_otherwise() -> None:
