@@ -41,6 +41,7 @@ class Running:
         self.signals: list[int] = []
         self.nodes: list[subprocess.Popen[bytes]] = []
         self.store: subprocess.Popen[bytes] | None = None
+        self._enders: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> Ended:
         """Start everything and wait for its end."""
@@ -64,6 +65,7 @@ class Running:
                 raise
             finally:
                 self._unpublish()
+                self._stop_enders()
         has_begun = next(self.plan.run.log_dir.glob("node-*/cycle-*"), None) is not None
         return Ended(self._verdict(), codes, tuple(self.signals), has_begun)
 
@@ -142,10 +144,16 @@ class Running:
         command = self.plan.end_command
         if signum in ENDING and command and self.nodes:
             with suppress(OSError):
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+                self._enders.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0))
             return
         for process in self.nodes:
             process.send_signal(signum)
+
+    def _stop_enders(self) -> None:
+        """scancel tries again while SLURM requeues a job: left alone, it would end the nodes of the job's next life."""
+        for process in self._enders:
+            process.kill()
+            process.wait()
 
     def _kill_all(self, signum: int = signal.SIGTERM) -> None:
         started = [*self.nodes, *([] if self.store is None else [self.store])]
