@@ -5,10 +5,12 @@ Pure: a picture and a time in, blocks out. Of many nodes it shows how many, and 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ft_rendezvous.doctor.wording import fold_names
 from ft_rendezvous.state.known import NS
 from ft_rendezvous.state.records import Cycle, CycleStatus, Node, NodeRole, NodeStatus, Run
 from ft_rendezvous.state.sources import Picture
@@ -20,6 +22,7 @@ FEW = 24
 UNWELL_SHOWN = 40
 DOMAINS_SHOWN = 40
 CYCLES_SHOWN = 8
+LONG_NAME = 60
 DEAD_SHOWN = 8
 """Of those that have ended, the newest."""
 
@@ -200,18 +203,42 @@ def _counted(live: Sequence[Node]) -> Grid:
     present = {word for each in counts.values() for word in each}
     words = [word for word in (*(str(role) for role in NodeRole), str(NodeStatus.SUSPECT)) if word in present]
     total: Counter[str] = sum(counts.values(), Counter())
-    # Where not everybody trains comes first.
-    order = sorted(counts.items(), key=lambda item: (-item[1][str(NodeStatus.SUSPECT)], item[0]))
-    rows = [_count_cells(domain, each, words) for domain, each in order[:DOMAINS_SHOWN]]
-    rest = len(order) - DOMAINS_SHOWN
-    if len(order) > 1:
-        rows.append(_count_cells(f"all {count(len(order), 'domain')}", total, words))
-    tail = f"and {rest:,} more domains: --nodes shows all nodes" if rest > 0 else ""
+    # Those that are not as most others come first, and where many are alike they share a row.
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for domain, each in counts.items():
+        alike.setdefault(_count_cells(each, words), []).append(domain)
+    rows = [
+        (name, *cells)
+        for cells, domains in sorted(alike.items(), key=lambda item: len(item[1]))
+        for name in (_by_nature(domains) if len(counts) <= DOMAINS_SHOWN else [_together(domains)])
+    ]
+    rest = len(rows) - DOMAINS_SHOWN
+    rows = rows[:DOMAINS_SHOWN]
+    if len(counts) > 1:
+        rows.append((f"all {count(len(counts), 'domain')}", *_count_cells(total, words)))
+    tail = f"and {rest:,} more rows: --nodes shows all nodes" if rest > 0 else ""
     return Grid(count(len(live), "live node"), ("domain", *(f">{word}" for word in words)), rows, tail)
 
 
-def _count_cells(name: str, counts: Counter[str], words: Sequence[str]) -> tuple[str, ...]:
-    return (name, *(f"{counts[word]:,}" if counts[word] else "" for word in words))
+def _together(domains: list[str]) -> str:
+    if len(domains) == 1:
+        return domains[0]
+    folded = fold_names(_by_nature(domains))
+    shown = folded if len(folded) <= LONG_NAME else f"{folded[:LONG_NAME]}…"
+    return f"{len(domains):,} domains, each: {shown}"
+
+
+def _by_nature(names: list[str]) -> list[str]:
+    """`rack2` before `rack10`."""
+    return sorted(names, key=lambda name: [(int(part), "") if part.isdecimal() else (0, part) for part in _parts(name)])
+
+
+def _parts(name: str) -> list[str]:
+    return re.findall(r"[0-9]{1,9}|[^0-9]+", name)
+
+
+def _count_cells(counts: Counter[str], words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{counts[word]:,}" if counts[word] else "" for word in words)
 
 
 def _cycles(picture: Picture, now_ns: int) -> Iterator[Block]:

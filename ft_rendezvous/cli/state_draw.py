@@ -48,8 +48,9 @@ def _aligned(grid: Grid) -> Iterator[str]:
 def _draw(block: Block) -> RenderableType:
     match block:
         case Line():
-            word = Text(f"{block.word}{GAP if block.word else ''}", style=STYLES.get(block.word, "bold yellow"))
-            return word.append(block.text, style="default" if block.word else "dim")
+            if not block.word:
+                return Text(block.text, style="dim")
+            return Text.assemble((block.word, STYLES.get(block.word, "bold yellow")), GAP, block.text)
         case Bar():
             grid = Table.grid(padding=(0, 2), expand=True)
             grid.add_column(no_wrap=True)

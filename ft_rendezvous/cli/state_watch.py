@@ -19,6 +19,7 @@ from ft_rendezvous.cli.state_draw import as_drawing, as_lines
 from ft_rendezvous.errors import ConfigError, StateUnavailable
 from ft_rendezvous.journal import Looked
 from ft_rendezvous.state.events import StateTold, decode_event
+from ft_rendezvous.state.known import NS
 from ft_rendezvous.state.records import RunStatus
 from ft_rendezvous.state.sources import FolderSource, Picture, Source, StoreSource
 from ft_rendezvous.state.wording import describe, local_time, names_in
@@ -70,7 +71,9 @@ def run_events(  # noqa: PLR0917
     with _refusing():
         lines = find_source(text, run).lines(after, is_followed)
         for told in lines if is_json else _sentences(lines, after, is_all):
-            _say(told if isinstance(told, str) else told.decode(errors="replace").rstrip("\n"))
+            text_line = told if isinstance(told, str) else told.decode(errors="replace").rstrip("\n")
+            # Whoever follows wants to see it now; else the system decides, which is ten times faster.
+            print(text_line, flush=is_followed)
     return 0
 
 
@@ -137,6 +140,7 @@ def _watch_as_json(source: Source) -> Picture:
 
 def _sentences(lines: Iterator[bytes], after: int, is_all: bool) -> Iterator[str]:
     names: dict[str, str] = {}
+    second, at_second = 0, ""
     for line in lines:
         event = decode_event(line)
         names.update(names_in(event))
@@ -144,11 +148,9 @@ def _sentences(lines: Iterator[bytes], after: int, is_all: bool) -> Iterator[str
             yield f"{'':23}  {event.event_id - after - 1:,} events before this are not kept here"
         after = event.event_id
         if is_all or not isinstance(event.event, Looked):
-            yield f"{_with_millis(event.timestamp_ns)}  {describe(event, names)}"
-
-
-def _with_millis(time_ns: int) -> str:
-    return f"{local_time(time_ns)}.{time_ns // 1_000_000 % 1_000:03d}"
+            if event.timestamp_ns // NS != second or not at_second:
+                second, at_second = event.timestamp_ns // NS, local_time(event.timestamp_ns)
+            yield f"{at_second}.{event.timestamp_ns // 1_000_000 % 1_000:03d}  {describe(event, names)}"
 
 
 # --- the command line -------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ OTHER = "#222222"
 INK = "#30363d"
 SEEN = 350
 """The least part of the whole width that can be seen."""
+FEW_SPANS = 250
+"""So many are drawn one by one."""
 MARKED = 60
 """So many cycles have their numbers written to them, if there is room."""
 
@@ -58,25 +60,52 @@ def draw_timeline(run: Run, report: Report, path: Path) -> None:
 
 
 def _draw_band(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -> None:
-    """What the run did, from left to right; what is too short to be seen is drawn as wide as can be seen."""
-    least = _days(end_ns - begin_ns) / SEEN
-    for phase, color in PHASES.items():
-        bars = [(_x(span.start_ns), _days(span.end_ns - span.start_ns)) for span in spans if span.phase is phase]
-        is_unknown = phase is Phase.UNKNOWN
-        hatch = {"hatch": "////", "edgecolor": "#9aa1aa"} if is_unknown else {"edgecolor": "none"}
-        axes.broken_barh(bars, (0, 1), facecolor=color, **hatch)
-    for cause in dict.fromkeys(span.cause for span in spans if span.phase is Phase.LOST):
-        lost = [span for span in spans if span.phase is Phase.LOST and span.cause == cause]
-        bars = [(_x(span.start_ns), max(least, _days(span.end_ns - span.start_ns))) for span in lost]
-        axes.broken_barh(bars, (0, 1), facecolor=_color(cause), edgecolor="none")
-    _number_cycles(axes, spans, end_ns - begin_ns)
+    """What the run did, from left to right."""
+    if len(spans) <= FEW_SPANS:
+        _draw_spans(axes, spans, end_ns - begin_ns)
+        _number_cycles(axes, spans, end_ns - begin_ns)
+    else:
+        _draw_shares(axes, spans, begin_ns, end_ns)
     axes.set_ylim(0, 1.28)
-    axes.set_yticks([1.16], ["cycle"], fontsize=9, color=INK)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlim(_x(begin_ns), _x(end_ns) + least)
+    axes.tick_params(axis="both", length=0)
     for side in ("left", "right", "top", "bottom"):
         axes.spines[side].set_visible(False)
-    axes.tick_params(axis="x", length=0)
+
+
+def _draw_spans(axes: Any, spans: Sequence[Span], whole_ns: int) -> None:
+    """Each one; what is too short to be seen is drawn as wide as can be seen."""
+    least = _days(whole_ns) / SEEN
+    for span in sorted(spans, key=lambda span: span.phase is Phase.LOST):
+        width = _days(span.end_ns - span.start_ns)
+        is_lost = span.phase is Phase.LOST
+        axes.broken_barh([(_x(span.start_ns), max(least, width) if is_lost else width)], (0, 1), **_paint(span))
+    axes.set_yticks([1.16], ["cycle"], fontsize=9, color=INK)
+
+
+def _draw_shares(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -> None:
+    """Of so many, how the time of each stretch was shared between them."""
+    step_ns = max(1, (end_ns - begin_ns) // SEEN + 1)
+    shares: dict[tuple[Phase, str], list[float]] = {}
+    kinds: dict[tuple[Phase, str], Span] = {}
+    for span in spans:
+        kind = span.phase, span.cause
+        kinds.setdefault(kind, span)
+        share = shares.setdefault(kind, [0.0] * SEEN)
+        for place in range((span.start_ns - begin_ns) // step_ns, (span.end_ns - 1 - begin_ns) // step_ns + 1):
+            left_ns = begin_ns + place * step_ns
+            share[place] += (min(span.end_ns, left_ns + step_ns) - max(span.start_ns, left_ns)) / step_ns
+    x = [_x(begin_ns + place * step_ns) for place in range(SEEN)]
+    bottom = [0.0] * SEEN
+    for kind in sorted(shares, key=lambda kind: (kind[0] is Phase.LOST, kind[0] is not Phase.TRAINING, kind[1])):
+        axes.bar(x, shares[kind], _days(step_ns), bottom=bottom, align="edge", linewidth=0, **_paint(kinds[kind]))
+        bottom = [low + high for low, high in zip(bottom, shares[kind], strict=True)]
+    axes.set_yticks([0, 1], ["0 %", "100 %"], fontsize=9, color=INK)
+
+
+def _paint(span: Span) -> dict[str, Any]:
+    color = _color(span.cause) if span.phase is Phase.LOST else PHASES[span.phase]
+    hatch = {"hatch": "////", "edgecolor": "#9aa1aa"} if span.phase is Phase.UNKNOWN else {"edgecolor": "none"}
+    return {"facecolor": color, **hatch}
 
 
 def _number_cycles(axes: Any, spans: Sequence[Span], whole_ns: int) -> None:
@@ -138,11 +167,9 @@ def _explain(figure: Any, spans: Sequence[Span]) -> None:
         found.setdefault((span.phase, span.cause), []).append(span)
     patches = []
     for (phase, cause), each in sorted(found.items(), key=lambda item: -sum(span.seconds for span in item[1])):
-        color = _color(cause) if phase is Phase.LOST else PHASES[phase]
         times = f", {len(each):,} times" if phase is Phase.LOST and len(each) > 1 else ""
         label = f"{names.get(phase) or cause_in_words(cause)}: {duration(sum(span.seconds for span in each))}{times}"
-        hatch: dict[str, Any] = {"hatch": "////", "edgecolor": "#9aa1aa"} if phase is Phase.UNKNOWN else {}
-        patches.append(Patch(facecolor=color, label=label, **hatch))
+        patches.append(Patch(label=label, **_paint(each[0])))
     if patches:
         figure.legend(handles=patches, loc="outside lower center", ncols=3, fontsize=9, frameon=False, labelcolor=INK)
 

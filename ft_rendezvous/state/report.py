@@ -23,6 +23,10 @@ FAILURES_KEPT = 3
 """Of one cycle: what fails after the first few mostly fails because of them."""
 
 
+_MOVES = (journal.RunBegan, journal.CycleOpened, journal.CycleSealed, journal.RunEnded, journal.HostLeft)
+"""What may begin or end a phase."""
+
+
 class Phase(StrEnum):
     """What a run does with its time."""
 
@@ -146,7 +150,8 @@ class Report:
             case journal.NodeFenced() if not state.status.is_terminal():
                 if (known := self._known(entry.incarnation)) is not None:
                     known.fences[str(entry.cause)] += 1
-        self._move(state, time_ns)
+        if isinstance(entry, _MOVES):
+            self._move(state, time_ns)
         self._time_ns = time_ns
 
     def finish(self, end_ns: int) -> None:
@@ -218,6 +223,10 @@ class Report:
     def _known(self, incarnation: str) -> Place | None:
         return self.places.get(self._keys.get(incarnation, ""))
 
+    def _name(self, incarnation: str) -> str:
+        known = self._known(incarnation)
+        return incarnation if known is None else known.name
+
     def _notes(self, cycle_id: int) -> CycleNotes:
         return self.notes.setdefault(cycle_id, CycleNotes())
 
@@ -226,13 +235,12 @@ class Report:
         if cycle is None or cycle.cycle_id != entry.cycle_id or cycle.seal_time_ns is not None:
             return  # It arrived too late to have kept anybody waiting.
         notes = self._notes(entry.cycle_id)
+        notes.arrived += len(entry.incarnations)
         after_s = (time_ns - cycle.start_time_ns) / NS
         for incarnation in entry.incarnations:
-            known = self._known(incarnation)
-            slow = Slow(after_s, entry.cycle_id, incarnation if known is None else known.name)
-            _keep_largest(notes.slowest, slow, SLOW_KEPT)
-            _keep_largest(self.worst, slow, WORST_KEPT)
-            notes.arrived += 1
+            _keep_largest(notes.slowest, Slow(after_s, entry.cycle_id, self._name(incarnation)), SLOW_KEPT)
+            if len(self.worst) < WORST_KEPT or after_s > self.worst[0].after_s:
+                _keep_largest(self.worst, Slow(after_s, entry.cycle_id, self._name(incarnation)), WORST_KEPT)
 
     def _fail(self, note: FailureNote, time_ns: int) -> None:
         notes = self._notes(note.cycle_id)
