@@ -126,7 +126,10 @@ def _arriving(picture: Picture) -> Iterator[Block]:
     found = gathering(picture)
     if found is not None:
         arrived, wanted = found
-        yield Bar(f"{arrived:,} of {wanted:,} nodes have arrived", min(arrived, wanted), wanted)
+        told = f"{arrived:,} nodes have arrived, {wanted:,} are wanted"
+        if arrived <= wanted:
+            told = f"{arrived:,} of {wanted:,} nodes have arrived"
+        yield Bar(told, min(arrived, wanted), wanted)
 
 
 def _nodes(picture: Picture, now_ns: int, is_every_node: bool) -> Iterator[Block]:
@@ -154,9 +157,13 @@ def _ended_well(node: Node) -> bool:
     return node.failure_count == 0 and node.status_detail.startswith("went, ")
 
 
+def _has_rank(node: Node) -> bool:
+    """Whether its rank is that of now, or of the world that has just ended."""
+    return node.group_rank is not None and node.role not in (NodeRole.HOT_SPARE, NodeRole.STANDBY)
+
+
 def _rank_first(node: Node) -> tuple[bool, int]:
-    is_ranked = node.role in (NodeRole.ACTIVE, NodeRole.AWAITED, NodeRole.FINISHED) and node.group_rank is not None
-    return (False, node.group_rank) if is_ranked and node.group_rank is not None else (True, node.joined_ns)
+    return (False, node.group_rank or 0) if _has_rank(node) else (True, node.joined_ns)
 
 
 def _some(title: str, nodes: Sequence[Node], now_ns: int, most: int) -> Iterator[Block]:
@@ -171,7 +178,6 @@ def _each(title: str, nodes: Sequence[Node], now_ns: int, tail: str = "") -> Gri
 
 
 def _node_cells(node: Node, now_ns: int) -> tuple[str, ...]:
-    has_rank = node.group_rank is not None and node.role not in (NodeRole.HOT_SPARE, NodeRole.STANDBY)
     told = node.status_detail
     if node.failures:
         told = f"{told}; " * bool(told) + f"failed in cycle {node.failures[-1].cycle_id}: {node.failures[-1].error}"
@@ -182,7 +188,7 @@ def _node_cells(node: Node, now_ns: int) -> tuple[str, ...]:
         NodeStatus.DEAD: local_time(node.last_beat_ns, SHORT_TIME),
     }
     return (
-        str(node.group_rank) if has_rank else "",
+        str(node.group_rank) if _has_rank(node) else "",
         clean(node.name),
         clean(node.domain or ""),
         str(node.role),

@@ -22,10 +22,17 @@ from ft_rendezvous.state.events import StateTold, decode_event
 from ft_rendezvous.state.known import NS
 from ft_rendezvous.state.records import RunStatus
 from ft_rendezvous.state.sources import FolderSource, Picture, Source, StoreSource
-from ft_rendezvous.state.wording import describe, local_time, names_in
+from ft_rendezvous.state.wording import describe, describe_missing, local_time, names_in
 
 LOOK_S = 0.5
+MOST_S = 10.0
+BREATHER = 10
+"""So many times longer than a look takes, a watcher waits for the next."""
 EXIT_CODES = {RunStatus.FINISHED: 0, RunStatus.ERRORED: FAILED, RunStatus.ABORTED: CANCELLED}
+
+
+def now_ns() -> int:
+    return time.time_ns()
 
 
 def find_source(text: str, run: str | None) -> Source:
@@ -35,7 +42,7 @@ def find_source(text: str, run: str | None) -> Source:
 
         return HttpSource(text, run, os.environ.get("FT_STATE_TOKEN"))
     if Path(text).is_dir():
-        return FolderSource(Path(text), run)
+        return FolderSource(Path(text), run, now_ns)
     host, _, port = text.rpartition(":")
     if not (host and port.isdecimal()) or "/" in text:
         raise StateUnavailable(
@@ -45,7 +52,7 @@ def find_source(text: str, run: str | None) -> Source:
     # It imports torch, which takes seconds.
     from ft_rendezvous.state.window import Visitor  # noqa: PLC0415
 
-    return StoreSource(Visitor(text))
+    return StoreSource(Visitor(text), now_ns)
 
 
 def run_status(text: str, run: str | None, is_watched: bool, is_json: bool, is_every_node: bool) -> int:
@@ -69,11 +76,14 @@ def run_events(  # noqa: PLR0917
 ) -> int:
     """Tell what happened, and go on telling if asked to. Returns the exit code."""
     with _refusing():
-        lines = find_source(text, run).lines(after, is_followed)
+        source = find_source(text, run)
+        lines = source.lines(after, is_followed)
         for told in lines if is_json else _sentences(lines, after, is_all):
             text_line = told if isinstance(told, str) else told.decode(errors="replace").rstrip("\n")
             # Whoever follows wants to see it now; else the system decides, which is ten times faster.
             print(text_line, flush=is_followed)
+        if isinstance(source, FolderSource) and not source.missing.is_empty():
+            print(f"ftr: of its log, {describe_missing(source.missing)}", file=sys.stderr)
     return 0
 
 
@@ -81,7 +91,7 @@ def run_events(  # noqa: PLR0917
 
 
 def _print_picture(picture: Picture, is_json: bool, is_every_node: bool) -> None:
-    blocks = blocks_of(picture, time.time_ns(), is_every_node)
+    blocks = blocks_of(picture, now_ns(), is_every_node)
     if is_json:
         _say(msgspec.json.encode(picture).decode())
     elif sys.stdout.isatty():
@@ -93,11 +103,14 @@ def _print_picture(picture: Picture, is_json: bool, is_every_node: bool) -> None
 def _pictures(source: Source) -> Iterator[Picture]:
     """The run again and again, the last time when it has ended."""
     while True:
+        began_s = time.monotonic()
         picture = source.look()
+        took_s = time.monotonic() - began_s
         yield picture
         if picture.run.is_terminal():
             return
-        time.sleep(LOOK_S)
+        # A store with ten thousand nodes has better things to do than to be looked at.
+        time.sleep(min(MOST_S, max(LOOK_S, BREATHER * took_s)))
 
 
 def _watch_drawn(source: Source, is_every_node: bool) -> Picture:
@@ -106,8 +119,8 @@ def _watch_drawn(source: Source, is_every_node: bool) -> Picture:
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis", transient=True) as live:
         for picture in _pictures(source):
             last = picture
-            live.update(as_drawing(blocks_of(picture, time.time_ns(), is_every_node)), refresh=True)
-    console.print(as_drawing(blocks_of(last, time.time_ns(), is_every_node)))
+            live.update(as_drawing(blocks_of(picture, now_ns(), is_every_node)), refresh=True)
+    console.print(as_drawing(blocks_of(last, now_ns(), is_every_node)))
     return last
 
 
@@ -118,7 +131,7 @@ def _watch_in_lines(source: Source, is_every_node: bool) -> Picture:
         last, run = picture, picture.run
         now = (run.status, run.cycle_id, run.live, gathering(picture))
         if now != before and not run.is_terminal():
-            _say(f"{local_time(time.time_ns())}  {headline(picture)}")
+            _say(f"{local_time(now_ns())}  {headline(picture)}")
         before = now
     _print_picture(last, False, is_every_node)
     return last

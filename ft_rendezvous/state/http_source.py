@@ -60,7 +60,8 @@ class HttpSource:
 
     def look(self) -> Picture:
         run = self._get(f"/runs/{self._run_id}", Run)
-        if self._last is not None and self._last.run.event_id == run.event_id and run.is_terminal():
+        if self._last is not None and self._last.run.event_id == run.event_id:
+            # Nothing has happened: nobody's nodes are asked for again.
             return msgspec.structs.replace(self._last, run=run)
         self._last = Picture(
             run=run,

@@ -187,7 +187,8 @@ class Report:
             self._now = after
         elif (before.phase, before.cycle_id) != (after.phase, after.cycle_id):
             # A node that was lost had been silent before anybody knew: the time since then is lost too.
-            self._close(max(before.since_ns, after.since_ns))
+            after.since_ns = max(before.since_ns, after.since_ns)
+            self._close(after.since_ns)
             self._now = after
 
     def _close(self, end_ns: int) -> None:

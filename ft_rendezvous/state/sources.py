@@ -62,8 +62,10 @@ class Visitor(Protocol):
 class FolderSource:
     """A run in a state_dir: alive, ended, or vanished."""
 
-    def __init__(self, state_dir: Path, name: str | None = None, clock_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, state_dir: Path, name: str | None, clock_ns: Callable[[], int]) -> None:
         self.folder = choose_run(state_dir, name)
+        self.missing = Missing()
+        """Of the lines that were read last, if they were not followed."""
         self._clock_ns = clock_ns
         self._reader = LogReader(self.folder.path, after=None)
 
@@ -83,14 +85,18 @@ class FolderSource:
                 if told.event.event_id > after:
                     yield told.line
         finally:
+            self.missing = reader.missing
             reader.close()
 
 
 class StoreSource:
     """A live run, through its store."""
 
-    def __init__(self, visitor: Visitor, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, visitor: Visitor, clock_ns: Callable[[], int], sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._visitor = visitor
+        self._clock_ns = clock_ns
         self._sleep = sleep
         self._newest = 0
 
@@ -98,7 +104,7 @@ class StoreSource:
         # Only the state is wanted: no event is newer than the newest.
         state = self._glimpse(self._newest).state
         self._newest = state.event_id
-        return picture_state(state, time.time_ns())
+        return picture_state(state, self._clock_ns())
 
     def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
         while True:
