@@ -88,8 +88,10 @@ class LogReader:
         self._newer: int | None = None
         self._file: BinaryIO | None = None
         self._number = 0
+        self._offset = 0
+        """Where the first line begins that was not read to its end."""
         self._rest = b""
-        """A line whose end is not there yet."""
+        """What is there of that line."""
         self._start(after)
 
     @property
@@ -119,17 +121,16 @@ class LogReader:
             for line in self._lines():
                 if (event := self._take(line)) is not None:
                     yield Told(event, line)
+            # A line that is a whole object lacks its newline and nothing else.
+            if self._rest.endswith(b"}") and (event := self._try(self._rest)) is not None:
+                line, self._rest = self._rest + b"\n", b""
+                if self._accept(event):
+                    yield Told(event, line)
             if later is None:
                 break
             if self._rest:
                 self._refuse()
-                self._rest = b""
             self._open(later)
-        # A line that is a whole object lacks its newline and nothing else.
-        if self._rest.endswith(b"}") and (event := self._try(self._rest)) is not None:
-            line, self._rest = self._rest, b""
-            if self._accept(event):
-                yield Told(event, line)
         if self._newer is not None and self.state.event_id == 0:
             self._refuse_newer(self._newer)
 
@@ -168,6 +169,7 @@ class LogReader:
 
     def _open(self, numbered: tuple[int, Path]) -> None:
         self.close()
+        self._offset, self._rest = 0, b""
         self._number, path = numbered
         try:
             self._file = path.open("rb")
@@ -177,20 +179,21 @@ class LogReader:
             raise StateUnavailable(f"{path} cannot be read: {error.strerror}") from error
 
     def _lines(self) -> Iterator[bytes]:
-        while piece := self._read_piece():
-            line = self._rest + piece if self._rest else piece
-            if line.endswith(b"\n"):
-                self._rest = b""
-                yield line
-            elif len(line) < LONGEST_LINE:
-                self._rest = line
-            else:
-                self._rest = b""
-                self._refuse()
-
-    def _read_piece(self) -> bytes:
+        self._rest = b""
         try:
-            return b"" if self._file is None else self._file.readline(LONGEST_LINE)
+            if self._file is not None:
+                # A line without an end is read anew: a writer whose disk was full takes back what it wrote of it.
+                self._file.seek(self._offset)
+            while self._file is not None and (line := self._file.readline(LONGEST_LINE)):
+                if line.endswith(b"\n"):
+                    self._offset += len(line)
+                    yield line
+                elif len(line) < LONGEST_LINE:
+                    self._rest = line
+                    return
+                else:
+                    self._offset += len(line)
+                    self._refuse()
         except OSError as error:
             raise StateUnavailable(f"{self._run_dir} cannot be read any further: {error.strerror}") from error
 

@@ -271,6 +271,24 @@ def test_what_is_written_is_followed_across_files_until_the_run_ends(tmp_path: P
     assert seen == list(range(1, len(record(8)) + 1))
 
 
+def test_a_torn_line_that_its_writer_takes_back_is_no_damage(tmp_path: Path) -> None:
+    """A full disk: half a line is cut off again, and when there is room the state is told."""
+    folder = lay_out(tmp_path, record(8)[:30])
+    path = path_of(folder, 1)
+    whole = path.read_bytes()
+    path.write_bytes(whole + record(8)[30][:-40])
+    reader = LogReader(folder)
+    assert len(list(reader.read())) == 30
+    assert reader.missing.torn
+    told = tell_state(fold_all(RunState(), record(8)[:33]))
+    path.write_bytes(whole + told + record(8)[33])
+    assert [each.event.event_id for each in reader.read()] == [33, 34]
+    assert reader.missing.damaged_lines == 0
+    assert reader.missing.gaps == [Gap(31, 33)]
+    assert not reader.missing.torn
+    assert encoded(reader.state) == known_states(8)[34]
+
+
 def test_following_ends_when_the_coordinator_has_vanished(tmp_path: Path) -> None:
     folder = lay_out(tmp_path, record(8)[:40])
     last_ns = decode_event(record(8)[39]).timestamp_ns
