@@ -14,10 +14,10 @@ from types import FrameType
 
 import msgspec
 
+from ft_rendezvous.addresses import parse_endpoint
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch.ending import ENDING, Ended
 from ft_rendezvous.launch.options import Plan, Process
-from ft_rendezvous.settings import parse_endpoint
 from ft_rendezvous.store_socket import Found, probe
 from ft_rendezvous.verdict_file import VerdictReport
 

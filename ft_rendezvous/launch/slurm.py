@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ft_rendezvous.addresses import format_endpoint
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch.options import (
     BATCH_HOST,
@@ -23,7 +24,6 @@ from ft_rendezvous.launch.options import (
     serve_command,
     torchrun_command,
 )
-from ft_rendezvous.settings import format_endpoint
 
 Ask = Callable[[str], str]
 """Runs `scontrol <arguments>` and returns what it prints."""
