@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks.crowd import Formed, Seat, form_world
+from ft_rendezvous.addresses import format_endpoint
 from ft_rendezvous.core.joining import Drained
 from ft_rendezvous.core.model import NodeInfo, Verdict
 from ft_rendezvous.host import Host
 from ft_rendezvous.net import CONNECTIONS_PER_NODE, listen, raise_file_limit
 from ft_rendezvous.participant import CHANGED, Flow, Place
 from ft_rendezvous.session import Session, new_id, open_session
-from ft_rendezvous.settings import NodeSettings, RunSettings, Settings, format_endpoint
+from ft_rendezvous.settings import NodeSettings, RunSettings, Settings
 from ft_rendezvous.tcp_store import ServedStore
 
 HOST = "127.0.0.1"

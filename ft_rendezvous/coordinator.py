@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ft_rendezvous import board, journal, wire
+from ft_rendezvous.addresses import format_endpoint
 from ft_rendezvous.core.blame import FailureNote, is_excused
 from ft_rendezvous.core.capacity import PlacementRules, Policy
 from ft_rendezvous.core.explaining import summarize
@@ -44,7 +45,7 @@ from ft_rendezvous.core.seating import seat
 from ft_rendezvous.core.snapshot import take_snapshot
 from ft_rendezvous.ports import Clock, Move
 from ft_rendezvous.registry import Registry
-from ft_rendezvous.settings import RunSettings, format_endpoint
+from ft_rendezvous.settings import RunSettings
 from ft_rendezvous.sweeper import Sweeper
 from ft_rendezvous.wire import Keys
 

@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from ft_rendezvous import net, torch_seams, wire
+from ft_rendezvous import net, torch_events, torch_seams, wire
 from ft_rendezvous.agent_store import AgentStore, barrier_keys
 from ft_rendezvous.core.joining import Drained
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
@@ -152,6 +152,9 @@ class FtRendezvousHandler(RendezvousHandler):
         return self._settings.run.run_id
 
     def next_rendezvous(self) -> RendezvousInfo:
+        return torch_events.tell_rendezvous(self.get_run_id(), self._next_info)
+
+    def _next_info(self) -> RendezvousInfo:
         try:
             self._check_health()
             place = self._next_place()
@@ -191,7 +194,9 @@ class FtRendezvousHandler(RendezvousHandler):
         """
         session = self._session
         try:
-            is_left = self._leave(*_outcome_of(sys.exc_info()[1]))
+            outcome, reason = _outcome_of(sys.exc_info()[1])
+            torch_events.tell_shutdown(self.get_run_id(), outcome, reason)
+            is_left = self._leave(outcome, reason)
             self._run_exit_command(session)
             return is_left
         except SignalException:

@@ -6,18 +6,26 @@ Runs in the first agent, or alone (`ftr serve`). It depends on nothing the agent
 from __future__ import annotations
 
 import logging
+import os
+import platform
+import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
+from ft_rendezvous import __version__
 from ft_rendezvous.coordinator import Coordinator
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.journal import Journal
+from ft_rendezvous.journal import HostLeft, Journal, RunBegan, tell_all
 from ft_rendezvous.ports import Delete, Get, perform_move
 from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.state.recorder import Recorder
+from ft_rendezvous.state.window import Window
 from ft_rendezvous.store_socket import StoreSocket
 from ft_rendezvous.tcp_store import ServedStore
 from ft_rendezvous.verdict_file import FirstFailureReport, VerdictReport, write_verdict
@@ -35,15 +43,23 @@ class Host:
         epoch: str,
         journal: Journal,
         verdict_path: Path | None = None,
+        *,
+        recorder: Recorder | None = None,
     ) -> None:
         self._served = served
         self._settings = settings
         self._rung = threading.Event()
         self._done = threading.Event()
         self._verdict_path = verdict_path
-        self.coordinator = Coordinator(settings, epoch, time.monotonic, journal, self._write_verdict)
+        self._recorder = recorder
+        self._journal = journal if recorder is None else tell_all(journal, recorder)
+        self.coordinator = Coordinator(
+            settings, epoch, time.monotonic, self._journal, self._write_verdict, lambda: served.operations
+        )
+        self._journal(_beginning(settings, epoch))
         perform_move(served, self.coordinator.start())
         self._bell = StoreSocket("localhost", served.port)
+        self._window = None if recorder is None else Window(recorder.look, self.coordinator.keys, served.port)
         self._threads = [self._start(self._listen_for_bell, "ft-bell"), self._start(self._coordinate, "ft-coordinator")]
 
     @property
@@ -59,9 +75,15 @@ class Host:
         self._done.set()
         self._rung.set()
         self._bell.close()
+        if self._window is not None:
+            self._window.close()
         for thread in self._threads:
             thread.join()
         self._served.stop()
+        if self.verdict is None:
+            self._journal(HostLeft())
+        if self._recorder is not None:
+            self._recorder.close()
 
     def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -129,3 +151,17 @@ class Host:
         except StoreUnavailable:
             if not self._done.is_set():
                 log.warning("the bell is lost; the coordinator looks by the clock alone")
+
+
+def _beginning(settings: RunSettings, epoch: str) -> RunBegan:
+    return RunBegan(
+        run_id=settings.run_id,
+        epoch=epoch,
+        settings=settings.as_dict(),
+        versions={
+            "ft_rendezvous": __version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+        host=f"{socket.gethostname()} pid {os.getpid()}",
+    )

@@ -6,7 +6,8 @@ import errno
 import resource
 import socket
 
-from ft_rendezvous.settings import NodeSettings, is_loopback
+from ft_rendezvous.addresses import is_loopback
+from ft_rendezvous.settings import NodeSettings
 
 CONNECTIONS_PER_NODE = 3
 """Voice, ear, and for a moment the greeting."""

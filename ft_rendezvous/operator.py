@@ -9,10 +9,10 @@ from __future__ import annotations
 import secrets
 
 from ft_rendezvous import board, wire
+from ft_rendezvous.addresses import parse_endpoint
 from ft_rendezvous.core.model import Answer, Head, Request, RequestKind
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.ports import Check, Delete, Get, perform_move
-from ft_rendezvous.settings import parse_endpoint
 from ft_rendezvous.store_socket import Found, StoreSocket, probe
 from ft_rendezvous.tcp_store import TcpStore, connect
 from ft_rendezvous.wire import Keys

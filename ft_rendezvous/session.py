@@ -18,7 +18,12 @@ from ft_rendezvous.journal import Journal, log_entry
 from ft_rendezvous.link import Link
 from ft_rendezvous.participant import Participant
 from ft_rendezvous.ports import Check, Get
+from ft_rendezvous.reaper import MARKER_VARIABLE
 from ft_rendezvous.settings import RunSettings, Settings, differing_keys
+from ft_rendezvous.state.export_log import run_folder
+from ft_rendezvous.state.feed import Feed, KeeperConfig
+from ft_rendezvous.state.recorder import Recorder
+from ft_rendezvous.state_settings import StateSettings
 from ft_rendezvous.store_socket import Found, StoreSocket, probe
 from ft_rendezvous.tcp_store import ServedStore, TcpStore, connect
 
@@ -70,7 +75,13 @@ def reopen_link(settings: Settings, node: NodeInfo, epoch: str, patience_s: floa
     return _link_up(settings, node, reached)
 
 
-def serve(settings: RunSettings, port: int, journal: Journal = log_entry, verdict_path: Path | None = None) -> Host:
+def serve(
+    settings: RunSettings,
+    port: int,
+    journal: Journal = log_entry,
+    verdict_path: Path | None = None,
+    state: StateSettings | None = None,
+) -> Host:
     """Host a run's store and coordinator in this process. Raises OSError if the port is taken."""
     wanted = net.files_wanted(settings.max_nodes)
     allowed = net.raise_file_limit(wanted)
@@ -81,8 +92,24 @@ def serve(settings: RunSettings, port: int, journal: Journal = log_entry, verdic
             settings.max_nodes,
             wanted,
         )
-    served = ServedStore(net.listen(port))
-    return Host(served, settings, new_id(), journal, verdict_path)
+    served, epoch = ServedStore(net.listen(port)), new_id()
+    recorder = _start_recorder(settings.run_id, epoch, state or StateSettings())
+    return Host(served, settings, epoch, journal, verdict_path, recorder=recorder)
+
+
+def _start_recorder(run_id: str, epoch: str, state: StateSettings) -> Recorder:
+    """What records the run; with a keeper if it is to be written down or shown."""
+    if state.directory is None and state.port is None:
+        return Recorder(state.history)
+    folder = None if state.directory is None else run_folder(Path(state.directory).absolute(), run_id, epoch)
+    config = KeeperConfig(
+        folder=None if folder is None else str(folder),
+        log_bytes=state.log_mb * 1_000_000,
+        addr=state.addr,
+        port=state.port,
+        token=state.token,
+    )
+    return Recorder(state.history, lambda stream: Feed(stream, config, unset=[MARKER_VARIABLE]))
 
 
 def _try_to_host(settings: Settings, journal: Journal) -> Host | None:
@@ -91,7 +118,8 @@ def _try_to_host(settings: Settings, journal: Journal) -> Host | None:
         return None
     try:
         path = settings.node.verdict_file
-        host = serve(settings.run, settings.node.endpoint_port, journal, Path(path) if path else None)
+        verdict_path = Path(path) if path else None
+        host = serve(settings.run, settings.node.endpoint_port, journal, verdict_path, settings.state)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise ConfigError(f"cannot host the store at {settings.node.endpoint}: {error}") from error

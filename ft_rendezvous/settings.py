@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import ipaddress
 import os
 import signal
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ft_rendezvous import whereabouts
+from ft_rendezvous.addresses import format_endpoint, is_loopback, parse_endpoint
 from ft_rendezvous.conf import check_known, fields_by_key, is_digits, key_of, setting, values_for, with_config_file
 from ft_rendezvous.core.blame import BlameRules
 from ft_rendezvous.core.capacity import PlacementRules, Policy, Ranks, Spread
 from ft_rendezvous.core.moving import Grow
 from ft_rendezvous.core.sealing import SealRules
 from ft_rendezvous.errors import ConfigError
-
-DEFAULT_PORT = 29400
+from ft_rendezvous.state_settings import StateSettings
 
 IGNORED_KEYS = frozenset(
     # Of c10d's dynamic rendezvous and of torchrun itself: accepted, so that one word changes in a command.
@@ -221,6 +220,11 @@ class NodeSettings:
 class Settings:
     run: RunSettings
     node: NodeSettings
+    state: StateSettings = field(default_factory=StateSettings)
+
+
+OWNERS = {RunSettings: "run", NodeSettings: "node", StateSettings: "host"}
+"""Whose settings there are, and who must agree on them: all nodes, or nobody; some concern the store host alone."""
 
 
 def log_level(env: Mapping[str, str] | None = None) -> str:
@@ -233,27 +237,6 @@ def caught_signals(env: Mapping[str, str] | None = None) -> list[signal.Signals]
     env = os.environ if env is None else env
     names = env.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(",")
     return [signal.Signals[name.strip()] for name in names if name.strip() in signal.Signals.__members__]
-
-
-def format_endpoint(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def parse_endpoint(text: str) -> tuple[str, int]:
-    """Host and port of `host[:port]`, `[v6]:port` or a bare IPv6 address."""
-    text = text.strip()
-    if not text:
-        return "localhost", DEFAULT_PORT
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        port_text = rest.removeprefix(":")
-    elif text.count(":") > 1:
-        host, port_text = text, ""
-    else:
-        host, _, port_text = text.partition(":")
-    if not host or (port_text and not (is_digits(port_text) and 0 < int(port_text) < 65536)):
-        raise ConfigError(f"endpoint {text!r} is not host:port, for example --rdzv-endpoint=node1:29400")
-    return host, int(port_text) if port_text else DEFAULT_PORT
 
 
 def parse_settings(
@@ -275,7 +258,7 @@ def parse_settings(
     if "identical_workers" not in given and env.get("TORCH_ELASTIC_WORKER_IDENTICAL") and "FT_CYCLE_ID" not in env:
         # Where there is a cycle, the variable is what an agent of this process, or around it, has put there.
         given["identical_workers"] = env["TORCH_ELASTIC_WORKER_IDENTICAL"] == "1"
-    check_known(given, {*fields_by_key(RunSettings), *fields_by_key(NodeSettings), *IGNORED_KEYS, "config"})
+    check_known(given, {key for owner in OWNERS for key in fields_by_key(owner)} | IGNORED_KEYS | {"config"})
     run = RunSettings(run_id=run_id, min_nodes=min_nodes, max_nodes=max_nodes, **values_for(RunSettings, given))
     from_conf = values_for(NodeSettings, given)
     if is_node:
@@ -289,7 +272,9 @@ def parse_settings(
         shares_store=env.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1",
         **from_conf,
     )
-    return Settings(run=run, node=node)
+    token = given.get("state_token") or env.get("FT_STATE_TOKEN") or None
+    state = StateSettings(**{**values_for(StateSettings, given), "token": token})
+    return Settings(run=run, node=node, state=state)
 
 
 def rules_from(min_nodes: int, max_nodes: int, conf: Mapping[str, Any]) -> PlacementRules:
@@ -310,7 +295,7 @@ def differing_keys(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[s
 def settings_table() -> str:
     """The settings as a markdown table; the docs include this text and a test compares them."""
     rows = ["| `--rdzv-conf` key | default | scope | meaning |", "|---|---|---|---|"]
-    for owner, scope in ((RunSettings, "run"), (NodeSettings, "node")):
+    for owner, scope in OWNERS.items():
         for item in dataclasses.fields(owner):
             if "key" in item.metadata:
                 default = "" if item.default is None else f"`{item.default}`"
@@ -373,12 +358,3 @@ def _check_reachable(host: str, env: Mapping[str, str]) -> None:
             f"the endpoint {host} is a loopback address, but SLURM runs this job on {nodes} machines: pass "
             "--rdzv-endpoint=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1):29400"
         )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
+from ft_rendezvous.addresses import format_endpoint
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.ports import Check, Get, Op
-from ft_rendezvous.settings import format_endpoint
 
 _VALIDATE, _GET, _CHECK, _WAIT, _PING = b"\x00", b"\x03", b"\x05", b"\x06", b"\x0d"
 _MAGIC = struct.pack("<I", 0x3C85F7CE)

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch.distributed import DistError, DistNetworkError, DistStoreError, TCPStore
 
+from ft_rendezvous.addresses import format_endpoint
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.ports import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
-from ft_rendezvous.settings import format_endpoint
 
 CALL_TIMEOUT = timedelta(seconds=30)
 
@@ -61,6 +61,8 @@ class ServedStore:
 
     def __init__(self, listener: socket.socket) -> None:
         self.port: int = listener.getsockname()[1]
+        self.operations = 0
+        """How many were performed here; not those of nodes."""
         self._store: TCPStore | None = TCPStore(
             "localhost",
             self.port,
@@ -74,6 +76,7 @@ class ServedStore:
         """Perform on the server's own connection to itself."""
         if self._store is None:
             raise StoreUnavailable(format_endpoint("localhost", self.port), "it was stopped")
+        self.operations += 1
         return TcpStore(self._store, format_endpoint("localhost", self.port)).perform(op)
 
     def stop(self) -> None:

@@ -70,6 +70,20 @@ class Keys:
     def log(self, cycle_id: int, shard: int) -> str:
         return f"{self._base}/cycle/{cycle_id}/log/{shard}"
 
+    @property
+    def window_bell(self) -> str:
+        return f"{self._base}/window/bell"
+
+    @property
+    def window_count(self) -> str:
+        return f"{self._base}/window/count"
+
+    def window_ask(self, number: int) -> str:
+        return f"{self._base}/window/ask/{number}"
+
+    def window_answer(self, number: int, part: int) -> str:
+        return f"{self._base}/window/answer/{number}/{part}"
+
     def agent(self, cycle_id: int, key: str) -> str:
         """Where the elastic agent's own key lives: what it writes in a cycle dies with the cycle."""
         return f"{self._base}/cycle/{cycle_id}/agent/{key}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ JUDGING = [*sorted((ROOT / "doctor" / "checks").glob("*.py"))]
 JUDGING += [ROOT / "doctor" / f"{name}.py" for name in ("facts", "findings", "wording", "judging")]
 TOO_LONG = 400
 TORCHLESS = ("wire", "board", "ports", "coordinator", "registry", "participant", "journal", "settings", "errors", "net")
-CATCHERS = ("handler.py", "host.py", "line.py", "link.py", "door.py", "nvidia_health.py", "state/web/hub.py")
+CATCHERS = ("handler.py", "host.py", "line.py", "link.py", "door.py", "nvidia_health.py")
+CATCHERS += ("state/recorder.py", "state/web/hub.py")
 
 
 def name_of(path: Path) -> str:
@@ -120,6 +122,20 @@ def test_the_protocol_needs_no_torch(module: str) -> None:
     assert not any(name.split(".")[0] == "torch" for name in imports_of(ROOT / f"{module}.py"))
 
 
+def test_the_keeper_starts_without_torch() -> None:
+    """It is a process of its own beside every store host, and must be there at once."""
+    code = (
+        "import sys, ft_rendezvous.state.keeper; assert 'torch' not in sys.modules and 'starlette' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["records", "known", "fold", "events", "view"])
+def test_what_is_known_of_a_run_knows_no_clock_and_no_file(name: str) -> None:
+    forbidden = {"time", "datetime", "logging", "random", "os", "socket", "threading", "asyncio", "pathlib"}
+    assert not {module.split(".")[0] for module in imports_of(ROOT / "state" / f"{name}.py")} & forbidden
+
+
 def test_the_entry_point_imports_nothing_when_it_is_loaded() -> None:
     """Torch loads it while its own modules may be half imported; what it needs it imports when it is called."""
     tree = ast.parse((ROOT / "entry.py").read_text())
@@ -209,6 +225,8 @@ def test_dependencies_point_one_way(path: Path) -> None:
     layers = {
         "core": 0,
         "errors": 0,
+        "addresses": 1,
+        "state_settings": 1,
         "ports": 1,
         "settings": 1,
         "wire": 1,
@@ -229,12 +247,14 @@ def test_dependencies_point_one_way(path: Path) -> None:
         "store_socket": 4,
         "tcp_store": 4,
         "bootstrap": 5,
-        "host": 5,
+        "state": 5,
+        "host": 6,
         "link": 6,
         "operator": 6,
         "workers": 7,
         "session": 7,
         "agent_store": 7,
+        "torch_events": 8,
         "torch_seams": 8,
         "handler": 9,
         "entry": 10,

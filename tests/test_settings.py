@@ -12,18 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ft_rendezvous.addresses import DEFAULT_PORT, format_endpoint, parse_endpoint
 from ft_rendezvous.core.capacity import Policy, Ranks, Spread
 from ft_rendezvous.core.moving import Grow
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.settings import (
-    DEFAULT_PORT,
-    NodeSettings,
-    RunSettings,
+    OWNERS,
     Settings,
     differing_keys,
-    format_endpoint,
     log_level,
-    parse_endpoint,
     parse_settings,
     settings_table,
 )
@@ -612,7 +609,7 @@ def test_nodes_must_agree_on_how_they_are_placed(conf: dict[str, str], told: str
 
 
 def documented_fields() -> list[dataclasses.Field[Any]]:
-    fields = [*dataclasses.fields(RunSettings), *dataclasses.fields(NodeSettings)]
+    fields = [item for owner in OWNERS for item in dataclasses.fields(owner)]
     return [item for item in fields if "key" in item.metadata]
 
 
@@ -631,12 +628,36 @@ def test_the_table_lists_every_key_once_with_its_default_and_meaning() -> None:
 def test_every_key_of_the_table_can_be_set(item: dataclasses.Field[Any]) -> None:
     values = {"float": "4", "int": "2", "bool": "0" if item.default is True else "1", "str": "x"}
     key = item.metadata["key"]
-    special = {"beat_interval": "0.5", "domain_from": "env:HERE", "unit_from": "env:HERE"}
+    special = {"beat_interval": "0.5", "domain_from": "env:HERE", "unit_from": "env:HERE", "state_token": "secret"}
     if isinstance(item.default, StrEnum):
         special[key] = next(choice for choice in type(item.default) if choice != item.default)
     value = special.get(key) or next(text for kind, text in values.items() if str(item.type).startswith(kind))
     needed = {"segment": {"domain": "a"}, "spread": {"domain": "a"}, "unit_size": {"unit": "a"}}.get(key, {})
     assert parse({key: value, **needed}, env={"HERE": "x"}) != parse(needed)
+
+
+# --- what is recorded and shown ---------------------------------------------------------------------
+
+
+def test_a_state_that_others_can_reach_needs_a_token() -> None:
+    with pytest.raises(ConfigError, match="FT_STATE_TOKEN"):
+        parse({"state_port": "8080", "state_addr": "0.0.0.0"})
+    assert (
+        parse({"state_port": "8080", "state_addr": "0.0.0.0"}, env={"FT_STATE_TOKEN": "secret"}).state.token == "secret"
+    )
+    assert parse({"state_port": "8080", "state_addr": "0.0.0.0", "state_token": "given"}).state.token == "given"
+    assert parse({"state_port": "8080", "state_addr": "::1"}).state.token is None
+    assert parse({"state_addr": "0.0.0.0"}).state.port is None, "nothing is served"
+
+
+@pytest.mark.parametrize("conf", [{"state_port": "65536"}, {"state_port": "http"}, {"state_log_mb": "0"}])
+def test_what_cannot_be_recorded_or_shown_is_told(conf: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(conf))):
+        parse(conf)
+
+
+def test_what_is_recorded_is_the_hosts_own_affair() -> None:
+    assert parse({"state_dir": "/a"}).run.digest == parse({}).run.digest
 
 
 # --- names that are given ---------------------------------------------------------------------------

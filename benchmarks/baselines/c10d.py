@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 
 from benchmarks.baselines.raw import HOST
 from benchmarks.crowd import Formed, Seat, form_world
-from ft_rendezvous.settings import format_endpoint
+from ft_rendezvous.addresses import format_endpoint
 
 ASK_S = 0.01
 """How often a node asks whether somebody waits; torch's agent: a tenth as often. An answer is kept for a second."""

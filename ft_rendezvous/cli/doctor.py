@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
+from ft_rendezvous.addresses import parse_endpoint
 from ft_rendezvous.cli.exits import FAILED, MISUSED
 from ft_rendezvous.cli.serve import parse_conf, parse_nnodes
 from ft_rendezvous.doctor.examine import follow, lead
@@ -18,7 +19,6 @@ from ft_rendezvous.doctor.meeting import NobodyThere
 from ft_rendezvous.doctor.report import as_json, print_report
 from ft_rendezvous.doctor.steps import find_step
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.settings import parse_endpoint
 
 
 def parse_doctor(endpoint: str, run_id: str, nnodes: str | None, conf: str, timeout_s: float) -> Asked:

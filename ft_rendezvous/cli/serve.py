@@ -62,7 +62,8 @@ def run_serve(settings: Settings, log_level: str) -> int:
         log.warning("the endpoint %s does not name this machine: nodes will look for the store there", endpoint)
     try:
         path = settings.node.verdict_file
-        host = serve(settings.run, settings.node.endpoint_port, verdict_path=Path(path) if path else None)
+        verdict_path = Path(path) if path else None
+        host = serve(settings.run, settings.node.endpoint_port, verdict_path=verdict_path, state=settings.state)
     except OSError as error:
         raise _cannot_listen(settings.node.endpoint_port, error) from error
     try:

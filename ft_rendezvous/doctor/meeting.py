@@ -20,9 +20,9 @@ from io import BufferedIOBase
 import msgspec
 
 from ft_rendezvous import __version__, net
+from ft_rendezvous.addresses import format_endpoint
 from ft_rendezvous.doctor.facts import FORMAT, Answer, End, Hello, NodeFacts, Report, Request, Step, Welcome
 from ft_rendezvous.doctor.node import Node
-from ft_rendezvous.settings import format_endpoint
 
 FIRST_PORT, PORTS = 20_000, 9_000
 """Below those that Linux gives to outgoing connections, and below the usual endpoints."""

@@ -21,7 +21,7 @@ from ft_rendezvous.core.model import (
     WorldGrows,
 )
 from ft_rendezvous.core.roster import FenceCause
-from ft_rendezvous.state.known import NS, LostTime, Member, RunState, cause_of, role_of
+from ft_rendezvous.state.known import NS, LostTime, Member, RunState, cause_of_pause, role_of
 from ft_rendezvous.state.records import (
     CYCLE_TABLE,
     NODE_TABLE,
@@ -172,7 +172,8 @@ def _seal(state: RunState, time_ns: int, entry: journal.CycleSealed) -> None:
         member = state.members[incarnation]
         member.rank, member.seated_in, member.first_global_rank = None, entry.cycle_id, None
     lost_ns = _account_lost(state, time_ns)
-    state.sealed_in, state.whole_since_ns, state.silent_s, state.waits = entry.cycle_id, time_ns, 0.0, ""
+    state.sealed_in, state.whole_since_ns, state.waits = entry.cycle_id, time_ns, ""
+    state.has_lost, state.silent_s = False, 0.0
     state.status = step(RUN_TABLE, state.status, RunStatus.RUNNING)
     state.status_detail = f"{len(ranks)} nodes train in cycle {entry.cycle_id}"
     cycle = state.cycles[-1]
@@ -204,8 +205,10 @@ def _fence(state: RunState, time_ns: int, entry: journal.NodeFenced) -> None:
     if member is None:
         return  # It was refused before it was ever a node of the run.
     if entry.cause is FenceCause.LOST:
-        state.silent_s = max(state.silent_s, entry.silent_s)
         member.silent_since_ns = time_ns - round(entry.silent_s * NS)
+        if member.rank is not None and member.seated_in == state.sealed_in:
+            state.has_lost, state.silent_s = True, max(state.silent_s, entry.silent_s)
+            _stopped_earlier(state, member.silent_since_ns)
     role = NodeRole.QUARANTINED if entry.cause is FenceCause.QUARANTINED else None
     _end_member(state, time_ns, member, f"{entry.cause}: {entry.reason}", role)
 
@@ -261,12 +264,21 @@ def _stop_training(state: RunState, time_ns: int) -> None:
         state.whole_since_ns, state.broken_since_ns = None, stopped_ns
 
 
+def _stopped_earlier(state: RunState, time_ns: int) -> None:
+    """It turns out that the world was broken before its workers noticed."""
+    seal_ns = state.cycles[-2].seal_time_ns if len(state.cycles) > 1 else None
+    if state.broken_since_ns is not None and seal_ns is not None:
+        stopped_ns = max(seal_ns, min(time_ns, state.broken_since_ns))
+        state.trained_ns -= state.broken_since_ns - stopped_ns
+        state.broken_since_ns = stopped_ns
+
+
 def _account_lost(state: RunState, time_ns: int) -> int:
     """Nobody trained until now: charge it to what opened the cycle. Returns how long that was."""
     if state.broken_since_ns is None:
         return 0
     lost_ns, state.broken_since_ns = time_ns - state.broken_since_ns, None
-    cause = cause_of(state.cycles[-1].why)
+    cause = cause_of_pause(state)
     total = state.lost.get(cause, LostTime())
     state.lost[cause] = LostTime(times=total.times + 1, lost_ns=total.lost_ns + lost_ns)
     return lost_ns

@@ -9,10 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from ft_rendezvous import journal
-from ft_rendezvous.core.model import AnyWhy, Verdict
+from ft_rendezvous.core.model import AnyWhy, NodesLost, Verdict
 from ft_rendezvous.state.records import Cycle, Failed, NodeRole, NodeStatus, RunStatus
 
 NS = 1_000_000_000
+NODES_LOST = str(NodesLost.__struct_config__.tag)
 HISTORY = 100
 """Cycles whose placement is kept, unless a run says otherwise."""
 
@@ -76,6 +77,8 @@ class RunState(msgspec.Struct, kw_only=True):
     """In the order they ended; the oldest are forgotten."""
     silent_s: float = 0.0
     """How long the longest silent of the lost had been silent, since the last seal."""
+    has_lost: bool = False
+    """A node of the last world was lost since its seal: whatever opened the cycle followed from that."""
     whole_since_ns: int | None = None
     """Since when the world that trains has been whole."""
     broken_since_ns: int | None = None
@@ -115,3 +118,8 @@ def role_of(state: RunState, member: Member) -> NodeRole:
 def cause_of(why: AnyWhy) -> str:
     """The kind of a reason, as one word."""
     return str(why.__struct_config__.tag)
+
+
+def cause_of_pause(state: RunState) -> str:
+    """Why nobody trains. Workers fail of a lost peer before its lease is over: then the loss is the cause."""
+    return NODES_LOST if state.has_lost else cause_of(state.cycles[-1].why)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ft_rendezvous.core.model import NAMED
-from ft_rendezvous.state.known import NS, Member, RunState, cause_of, role_of
+from ft_rendezvous.state.known import NS, Member, RunState, cause_of_pause, role_of
 from ft_rendezvous.state.records import Cycle, CycleStatus, Lost, Node, NodeStatus, Run, RunStatus
 
 
@@ -24,7 +24,7 @@ def view_run(state: RunState, now_ns: int) -> Run | None:
     whole_ns = 0 if state.whole_since_ns is None else max(0, now_ns - state.whole_since_ns)
     lost = {cause: Lost(times=each.times, seconds=each.lost_ns / NS) for cause, each in state.lost.items()}
     if broken_ns and cycle is not None:
-        cause = cause_of(cycle.why)
+        cause = cause_of_pause(state)
         known = lost.get(cause, Lost(times=0, seconds=0.0))
         lost[cause] = Lost(times=known.times + 1, seconds=known.seconds + broken_ns / NS)
     return Run(

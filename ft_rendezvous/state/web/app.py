@@ -219,4 +219,5 @@ def _bug() -> Response:
     problem = Problem(
         error="the state server has a bug, and its log says which", next="report it; the run is not affected"
     )
-    return refuse(Refusal(status=500, problem=problem))
+    # The server below ends the connection after this; whoever keeps it open should know.
+    return refuse(Refusal(status=500, problem=problem, headers={"connection": "close"}))

@@ -52,10 +52,6 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     query: dict[str, str] = {}
     """Parameters and what they mean; all of them are integers."""
 
-    @property
-    def has_id(self) -> bool:
-        return "{id}" in self.path
-
 
 ENDPOINTS = (
     Endpoint(name="list_runs", path=f"{PREFIX}/runs", summary="All runs; [] before one began", returns=list[Run]),

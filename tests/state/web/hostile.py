@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 API = "/api/ft/v1"
 BREATH_S = 0.05
 """Between two connections of one client that were refused."""
+CONNECT_S = 60.0
+"""Until all have been at the server; fails after that."""
 NEVER_S = 3600.0
 
 
@@ -128,13 +130,11 @@ async def attack(target: Target, clients: int, seconds: float, on_ready: Callabl
         asyncio.create_task(_keep_on(target, BEHAVIOURS[number % len(BEHAVIOURS)], came)) for number in range(clients)
     ]
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(CONNECT_S):
             for _ in range(clients):
                 await came.acquire()
-            on_ready()
-            await asyncio.sleep(NEVER_S)
-    except TimeoutError:
-        pass
+        on_ready()
+        await asyncio.sleep(seconds)
     finally:
         for task in tasks:
             task.cancel()

@@ -21,7 +21,7 @@ from tests.state.web.servers import API, ROOT, ServerProcess, client_of, hub_of,
 
 NODES = 3_000
 CLIENTS = 200
-SECONDS = 12.0
+SECONDS = 8.0
 MEMORY_BYTES = 300 * 2**20
 """What may be held for slow readers, and what two hundred connections and the interpreter take."""
 PATIENCE_S = 20.0

@@ -29,7 +29,7 @@ def test_an_answer_takes_about_as_long_as_its_bytes(hub: Hub) -> None:
     with client_of(hub, clock_ns=lambda: BORN_NS + NS) as client:
         for path in (f"{API}/runs", f"{API}/runs/{EPOCH}/nodes"):
             took_s = []
-            for number in range(5):
+            for _ in range(5):
                 hub.take(look(hub.read(lambda state: state.event_id) + 1))
                 began = time.perf_counter()
                 hub.read(lambda state: (view.view_nodes(state), view.view_run(state, BORN_NS)))
@@ -37,7 +37,6 @@ def test_an_answer_takes_about_as_long_as_its_bytes(hub: Hub) -> None:
                 began = time.perf_counter()
                 assert client.get(path, headers={"accept-encoding": "identity"}).status_code == 200
                 took_s.append((time.perf_counter() - began) / here_s)
-                del number
             assert min(took_s) < GENEROUS
 
 

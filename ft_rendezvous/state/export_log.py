@@ -1,0 +1,151 @@
+"""The export log: a run's events as lines of JSON, in files that are rotated by size.
+
+    <state_dir>/<run>-<epoch>/events-000001.jsonl, events-000002.jsonl, ...
+
+Every file but the first begins with the state so far, so that it can be read alone. A disk that is full, read-only or
+slow costs events, one warning and no memory; what was missed is made good by the state when there is room again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ft_rendezvous.state.events import Event
+from ft_rendezvous.state.stream import Stream
+
+log = logging.getLogger("ft_rendezvous")
+
+LOG_BYTES = 100_000_000
+RETRY_S = 5.0
+"""How long to leave a disk alone that has refused."""
+_named = re.compile(r"events-(\d+)\.jsonl")
+
+
+def run_folder(state_dir: Path, run_id: str, epoch: str) -> Path:
+    """Where a run's files are: named for people, made unique for programs."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", run_id)[:100].lstrip(".") or "run"
+    return state_dir / f"{safe}-{epoch}"
+
+
+def log_files(folder: Path) -> list[Path]:
+    """A run's files, oldest first."""
+    found = [(int(match[1]), path) for path in folder.glob("events-*.jsonl") if (match := _named.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+class ExportLog:
+    """Writes what it is told, in a thread of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        log_bytes: int = LOG_BYTES,
+        retry_s: float = RETRY_S,
+        write: Callable[[int, bytes], int] = os.write,
+    ) -> None:
+        self._folder, self._log_bytes, self._retry_s, self._write = folder, log_bytes, retry_s, write
+        self._stream = Stream()
+        self._ended = threading.Event()
+        self._fd: int | None = None
+        self._size_bytes = 0
+        self._is_refused = False
+        self._thread = threading.Thread(target=self._run, name="ft-export-log", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Event, line: bytes) -> None:
+        """Never waits for the disk."""
+        self._stream.put(event, line)
+
+    def close(self, patience_s: float) -> bool:
+        """Write what waits to be written. False if the disk does not take it in time."""
+        self._stream.close()
+        self._ended.set()
+        self._thread.join(patience_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (lines := self._stream.take()) is not None:
+            try:
+                self._append(lines)
+                self._rotate_if_due()
+            except OSError as error:
+                self._refused(error)
+                self._stream.lose(lines)
+                if self._ended.is_set():
+                    break  # This was the last try.
+                self._ended.wait(self._retry_s)
+        self._close_file()
+
+    def _append(self, lines: bytes) -> None:
+        if self._fd is None:
+            self._open_next()
+        assert self._fd is not None
+        try:
+            self._write_all(self._fd, lines)
+        except OSError:
+            self._cut_torn_line(self._fd)
+            raise
+        self._size_bytes += len(lines)
+        if self._is_refused:
+            self._is_refused = False
+            log.info(
+                "the state is written to %s again; %d events are missing there", self._folder, self._stream.dropped
+            )
+
+    def _open_next(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        files = log_files(self._folder)
+        number = int(_named.fullmatch(files[-1].name)[1]) + 1 if files else 1  # type: ignore[index]
+        path = self._folder / f"events-{number:06d}.jsonl"
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._size_bytes = 0
+
+    def _rotate_if_due(self) -> None:
+        if self._size_bytes < self._log_bytes:
+            return
+        state = self._stream.tell_if_idle()
+        if state is not None:
+            self._close_file()
+            self._open_next()
+            self._append(state)
+
+    def _write_all(self, fd: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = self._write(fd, view)  # type: ignore[arg-type]
+            if not written:
+                raise OSError(errno.EIO, "nothing was written")
+            view = view[written:]
+
+    def _cut_torn_line(self, fd: int) -> None:
+        """Whatever was written of the lines is taken back; where that fails too, the next file goes on."""
+        try:
+            os.ftruncate(fd, self._size_bytes)
+        except OSError:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                self._refused(error)
+            finally:
+                os.close(fd)
+
+    def _refused(self, error: OSError) -> None:
+        if not self._is_refused:
+            self._is_refused = True
+            log.warning(
+                "the state cannot be written to %s: %s; training goes on, and it is tried again every %g s",
+                self._folder,
+                error.strerror or error,
+                self._retry_s,
+            )

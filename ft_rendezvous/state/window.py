@@ -1,0 +1,153 @@
+"""How a run stands, asked through its own store: `ftr status HOST:PORT` needs no other port and no file.
+
+    who asks    count += 1 -> n; set ask/n to what it knows already; ring; wait for answer/n
+    the host    blocks on the bell, in a thread and on connections of its own; answers every ask it finds
+
+The coordinator has no part in it. An answer is compressed and in parts, since a store hangs up on large values, and is
+deleted by who asked, or later by the host.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from ft_rendezvous import wire
+from ft_rendezvous.addresses import parse_endpoint
+from ft_rendezvous.errors import ConfigError, StoreUnavailable
+from ft_rendezvous.ports import Add, Check, Delete, Get, Set, Store
+from ft_rendezvous.state.events import StateTold, decode_event
+from ft_rendezvous.state.known import RunState
+from ft_rendezvous.store_socket import Found, StoreSocket, probe
+from ft_rendezvous.tcp_store import connect
+from ft_rendezvous.wire import Keys
+
+log = logging.getLogger("ft_rendezvous")
+
+PART_BYTES = 4 << 20
+KEPT_S = 30.0
+"""How long an answer waits for who asked."""
+PATIENCE_S = 10.0
+Look = Callable[[int], tuple[bytes, list[bytes]]]
+"""The state as a line, and the lines of later events than the one given."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    after: int
+    """The newest event that is known already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """A run at one moment."""
+
+    state: RunState
+    lines: list[bytes]
+    """Later events than the one asked about, as far as they are kept."""
+
+
+class Window:
+    """The host's side."""
+
+    def __init__(self, look: Look, keys: Keys, port: int) -> None:
+        self._look, self._keys = look, keys
+        self._store: Store = connect("localhost", port)
+        self._ear = StoreSocket("localhost", port)
+        self._is_closed = False
+        self._answered = 0
+        self._open: list[int] = []
+        """Counted, and not yet asked."""
+        self._given: list[tuple[float, list[str]]] = []
+        """Since when which keys hold answers."""
+        self._thread = threading.Thread(target=self._run, name="ft-window", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._ear.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._ear.perform(Get(self._keys.window_bell))
+                self._store.perform(Delete(self._keys.window_bell))
+                self._answer_all()
+        except StoreUnavailable:
+            if not self._is_closed:
+                log.warning("the window is lost: ftr status and ftr events cannot ask this run through its store")
+
+    def _answer_all(self) -> None:
+        count = self._store.perform(Add(self._keys.window_count, 0))
+        self._open += range(self._answered + 1, count + 1)
+        self._answered = count
+        # Who died between counting and asking is not waited for.
+        self._open = [number for number in self._open[-100:] if not self._answer(number)]
+        now = time.monotonic()
+        while self._given and self._given[0][0] < now - KEPT_S:
+            for key in self._given.pop(0)[1]:
+                self._store.perform(Delete(key))
+
+    def _answer(self, number: int) -> bool:
+        """False if nothing is asked under this number yet."""
+        key = self._keys.window_ask(number)
+        if not self._store.perform(Check([key])):
+            return False
+        after = _decode_ask(self._store.perform(Get(key))).after
+        self._store.perform(Delete(key))
+        state, lines = self._look(after)
+        parts = _split(zlib.compress(state + b"".join(lines), 1))
+        keys = [self._keys.window_answer(number, part) for part in range(len(parts))]
+        # The first part says that all are there.
+        for name, part in reversed(list(zip(keys, parts, strict=True))):
+            self._store.perform(Set(name, len(parts).to_bytes(2, "big") + part))
+        self._given.append((time.monotonic(), keys))
+        return True
+
+
+class Visitor:
+    """The side of who asks. Raises ConfigError if there is no run at the endpoint."""
+
+    def __init__(self, endpoint: str) -> None:
+        host, port = parse_endpoint(endpoint)
+        found = probe(host, port)
+        if found is not Found.STORE:
+            raise ConfigError(f"no run at {endpoint}: {found}")
+        self._store: Store = connect(host, port)
+        self._ear = StoreSocket(host, port, PATIENCE_S)
+        if not self._store.perform(Check([wire.HEAD_KEY])):
+            raise ConfigError(f"no run at {endpoint}: a TCPStore of another program is there")
+        self._keys = Keys(wire.decode_head(self._store.perform(Get(wire.HEAD_KEY))).epoch)
+
+    def look(self, after: int) -> Glimpse:
+        """How the run stands. Raises StoreUnavailable if its host does not answer, or is gone."""
+        keys = self._keys
+        number = self._store.perform(Add(keys.window_count, 1))
+        self._store.perform(Set(keys.window_ask(number), msgspec.json.encode(Ask(after))))
+        self._store.perform(Set(keys.window_bell, b"1"))
+        first = self._ear.perform(Get(keys.window_answer(number, 0)))
+        names = [keys.window_answer(number, part) for part in range(int.from_bytes(first[:2], "big"))]
+        parts = [first, *(self._store.perform(Get(name)) for name in names[1:])]
+        for name in names:
+            self._store.perform(Delete(name))
+        state, *lines = zlib.decompress(b"".join(part[2:] for part in parts)).splitlines(keepends=True)
+        told = decode_event(state).event
+        assert isinstance(told, StateTold)
+        return Glimpse(told.state, lines)
+
+
+def _decode_ask(data: bytes) -> Ask:
+    try:
+        return msgspec.json.decode(data, type=Ask)
+    except msgspec.MsgspecError:
+        return Ask(0)  # Whoever reaches the port can write anything; it is answered, and that is all.
+
+
+def _split(data: bytes) -> list[bytes]:
+    return [data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES)]

@@ -1,0 +1,82 @@
+"""The recorder with a real keeper process: what is told arrives in the export log, whatever becomes of the keeper."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from pathlib import Path
+
+import pytest
+
+from ft_rendezvous.core.model import Placement
+from ft_rendezvous.journal import CycleSealed
+from ft_rendezvous.state.events import encode_state
+from ft_rendezvous.state.export_log import log_files
+from ft_rendezvous.state.feed import Feed, KeeperConfig
+from ft_rendezvous.state.recorder import Recorder
+from tests.state.recording import Recording, record_seed
+from tests.state.test_export_log import state_of, wait_for
+
+
+def config(folder: Path) -> KeeperConfig:
+    return KeeperConfig(folder=str(folder), log_bytes=1_000_000, addr="127.0.0.1", port=None, token=None)
+
+
+def start(folder: Path, feeds: list[Feed]) -> Recorder:
+    def start_feed(stream):  # type: ignore[no-untyped-def]
+        feeds.append(Feed(stream, config(folder), restart_s=0.05))
+        return feeds[-1]
+
+    return Recorder(start_feed=start_feed)
+
+
+def tell(recorder: Recorder, recording: Recording) -> None:
+    for event in recording.events:
+        recorder(event.event)  # type: ignore[arg-type]
+
+
+def test_what_is_told_is_in_the_log_when_the_recorder_is_closed(tmp_path: Path) -> None:
+    recording, feeds = record_seed(3), list[Feed]()
+    recorder = start(tmp_path, feeds)
+    tell(recorder, recording)
+    recorder.close()
+    assert feeds[0].process is not None
+    assert feeds[0].process.poll() == 0
+    told, _ = recorder.look(0)
+    written = state_of(log_files(tmp_path))
+    assert written.event_id == len(recording.events)
+    assert f'"event_id":{written.event_id}'.encode() in told
+    assert encode_state(written) in told
+
+
+def test_a_killed_keeper_is_replaced_and_told_everything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recording, feeds = record_seed(3), list[Feed]()
+    recorder = start(tmp_path, feeds)
+    half = len(recording.events) // 2
+    for event in recording.events[:half]:
+        recorder(event.event)  # type: ignore[arg-type]
+    wait_for(lambda: bool(log_files(tmp_path)) and state_of(log_files(tmp_path)).event_id == half)
+    first = feeds[0].process
+    assert first is not None
+    first.kill()
+    first.wait()
+    for event in recording.events[half:]:
+        recorder(event.event)  # type: ignore[arg-type]
+    wait_for(lambda: feeds[0].process is not first and len(log_files(tmp_path)) == 2)
+    recorder.close()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert f"exit code {-signal.SIGKILL}" in warnings[0]
+    told, _ = recorder.look(0)
+    assert encode_state(state_of(log_files(tmp_path))) in told
+
+
+def test_a_bug_in_what_is_told_ends_the_recording_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    recording = record_seed(3)
+    recorder = Recorder()
+    placement = Placement(("a node that never joined",), ())
+    recorder(CycleSealed(cycle_id=1, placement=placement, waited_s=0.0, master=""))
+    wait_for(lambda: "training goes on" in caplog.text)
+    tell(recorder, recording)
+    recorder.close()
+    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
