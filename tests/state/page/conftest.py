@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 from selenium import webdriver
 
+# A real run is followed too, under the rules of the integration tests: nothing may be left of it.
+from tests.integration.conftest import cluster, pytest_runtest_makereport  # noqa: F401
 from tests.state.page.browser import INSTALL, Page, Server, is_installed, start_browser
 
 

@@ -75,8 +75,10 @@ class Row {
     if (this.isOpen) this.fill();
   }
 
-  place(axis, nowMs) {
+  // `next` is the cycle after it, if there is one: from when that one counts time as lost, this one did not train.
+  place(axis, nowMs, next) {
     const { down, start, seal, end } = phasesOf(this.cycle, nowMs);
+    const stop = seal == null ? end : Math.max(seal, Math.min(end, next ? phasesOf(next, nowMs).down : end));
     const put = (bar, from, to) => {
       show(bar, to > from);
       bar.style.left = `${axis.share(from) * 100}%`;
@@ -84,14 +86,14 @@ class Row {
     };
     put(this.parts.unseen, down, start);
     put(this.parts.wait, start, seal ?? end);
-    put(this.parts.train, seal ?? end, end);
+    put(this.parts.train, seal ?? end, stop);
     const { cycle } = this;
     const parts = [];
     if (cycle.status === "PENDING") parts.push(`waiting for ${duration((end - start) / 1000)}`, cycle.status_detail);
     else {
       if (cycle.lost_s > 0) parts.push(`${duration(cycle.lost_s)} without training`);
       parts.push(seal == null ? `not sealed in ${duration((end - start) / 1000)}` : `open to seal ${duration((seal - start) / 1000)}`);
-      if (seal != null) parts.push(`${cycle.end_time_ns == null ? "trains for" : "trained"} ${duration((end - seal) / 1000)} on ${count(cycle.active, "node")}`);
+      if (seal != null) parts.push(`${cycle.end_time_ns == null ? "trains for" : "trained"} ${duration((stop - seal) / 1000)} on ${count(cycle.active, "node")}`);
     }
     say(this.parts.phases, parts.filter(Boolean).join(" · "));
   }
@@ -208,7 +210,8 @@ export class CyclesView {
     const shown = [...this.rows.values()];
     const from = Math.min(...shown.map((row) => phasesOf(row.cycle, nowMs).down));
     const axis = new Axis(from, phasesOf(last, nowMs).end);
-    for (const row of shown) row.place(axis, nowMs);
+    const byId = new Map(this.cycles.map((cycle) => [cycle.cycle_id, cycle]));
+    for (const row of shown) row.place(axis, nowMs, byId.get(row.cycle.cycle_id + 1));
     const ended = last.end_time_ns != null;
     at("axis").replaceChildren(
       make("span", { class: "ends" }, ended ? "the end" : "now"),

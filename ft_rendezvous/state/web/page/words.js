@@ -68,7 +68,7 @@ export const KINDS = {
   awaited: { letter: "…", text: "awaited", more: "was in the last world, is not in this cycle yet" },
   finished: { letter: "✓", text: "finished", more: "its workers ended well" },
   suspect: { letter: "?", text: "suspect", more: "nothing heard of it for half a lease" },
-  dead: { letter: "✕", text: "dead", more: "lost, refused or left, and not replaced yet" },
+  dead: { letter: "✕", text: "dead", more: "lost, refused or left" },
   drained: { letter: "D", text: "drained", more: "was asked to give up its place, and did" },
   quarantined: { letter: "Q", text: "quarantined", more: "failed first too often" },
   left: { letter: "–", text: "left", more: "went when the run was over" },
