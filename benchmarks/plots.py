@@ -30,7 +30,7 @@ class CannotDraw(Exception):
     """matplotlib is not there."""
 
     def __init__(self) -> None:
-        super().__init__("plots need matplotlib: pip install 'ft-rendezvous[benchmarks]'")
+        super().__init__("plots need matplotlib: pip install 'ft-rendezvous[plots]'")
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@
     ├── StoreUnavailable     the cluster: the store host is gone, silent, or not ours
     ├── Refused              the user: the coordinator turned this node away, and says why
     ├── Unhealthy            the cluster: this node found itself unfit to train
+    ├── StateUnavailable     the user or the cluster: what is known of a run cannot be had from there
     ├── RunClosed            nobody: the run is over; carries its verdict
     └── ProtocolBug          us: an invariant of the protocol does not hold
 
@@ -51,6 +52,10 @@ class Unhealthy(FtError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"this node is unhealthy and has withdrawn: {reason}")
         self.reason = reason
+
+
+class StateUnavailable(FtError):
+    """What is known of a run cannot be had where it was looked for; the message says where else, or what to do."""
 
 
 class RunClosed(FtError):

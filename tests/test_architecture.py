@@ -17,6 +17,9 @@ DOCTOR = sorted((ROOT / "doctor").rglob("*.py"))
 STATE = sorted((ROOT / "state").rglob("*.py"))
 JUDGING = [*sorted((ROOT / "doctor" / "checks").glob("*.py"))]
 JUDGING += [ROOT / "doctor" / f"{name}.py" for name in ("facts", "findings", "wording", "judging")]
+FOLDING = [
+    ROOT / "state" / f"{name}.py" for name in ("records", "known", "fold", "events", "view", "report", "report_page")
+]
 TOO_LONG = 400
 TORCHLESS = ("wire", "board", "ports", "coordinator", "registry", "participant", "journal", "settings", "errors", "net")
 CATCHERS = ("handler.py", "host.py", "line.py", "link.py", "door.py", "nvidia_health.py")
@@ -75,7 +78,7 @@ def test_the_core_imports_the_standard_library_msgspec_and_itself(path: Path) ->
         ), f"core/{path.name} imports {module}"
 
 
-@pytest.mark.parametrize("path", [*CORE, *JUDGING], ids=name_of)
+@pytest.mark.parametrize("path", [*CORE, *JUDGING, *FOLDING], ids=name_of)
 def test_decisions_know_no_clock_no_log_no_chance_and_no_input_or_output(path: Path) -> None:
     forbidden = {"time", "datetime", "logging", "random", "secrets", "os", "socket", "threading", "asyncio", "pathlib"}
     assert not {module.split(".")[0] for module in imports_of(path)} & forbidden

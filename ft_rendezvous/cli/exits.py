@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+import typer
+
+from ft_rendezvous.errors import ConfigError
+
 FAILED = 1
 MISUSED = 2
 CANCELLED = 3
@@ -40,6 +44,20 @@ def ended_by_signal() -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@contextmanager
+def telling_errors(after_signal: str) -> Iterator[None]:
+    """One line on stderr instead of a traceback, for what the user can act on or has asked for."""
+    try:
+        with ended_by_signal():
+            yield
+    except ConfigError as error:
+        print(f"ftr: {error}", file=sys.stderr)
+        raise typer.Exit(MISUSED) from error
+    except EndedBySignal as ended:
+        print(f"ftr: {ended}: {after_signal}", file=sys.stderr)
+        raise typer.Exit(ended.exit_code) from None
 
 
 def leave_at_once(code: int) -> NoReturn:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +11,9 @@ import typer
 from rich.console import Console
 
 from ft_rendezvous import __version__
-from ft_rendezvous.cli.exits import FAILED, MISUSED, EndedBySignal, ended_by_signal, leave_at_once
+from ft_rendezvous.cli.exits import FAILED, leave_at_once, telling_errors
+from ft_rendezvous.cli.state_commands import add_state_commands
 from ft_rendezvous.core.capacity import Policy, Ranks, Spread
-from ft_rendezvous.errors import ConfigError
 
 app = typer.Typer(
     name="ftr",
@@ -89,7 +87,7 @@ def demo(  # noqa: PLR0917
     """
     from ft_rendezvous.cli.demo import Plan, run_demo  # noqa: PLC0415
 
-    with _telling_errors("every process of the demo has been ended"):
+    with telling_errors("every process of the demo has been ended"):
         plan = Plan(actives=nodes, spares=spares, steps=steps, lease_s=lease, kills=kill, timeout_s=timeout)
         is_kept = run_demo(plan, directory, keep)
     raise typer.Exit(0 if is_kept else FAILED)
@@ -186,7 +184,7 @@ def launch(  # noqa: PLR0917
         srun_args=srun_args,
         is_dry_run=dry_run,
     )
-    with _telling_errors("nothing was started"):
+    with telling_errors("nothing was started"):
         code = launch_run(asked)
     raise typer.Exit(code)
 
@@ -200,7 +198,7 @@ def abandoned(
     """End a SLURM job that has lost its batch script, if it has. Called by nodes that have lost the store."""
     from ft_rendezvous.cli.launch import end_if_abandoned  # noqa: PLC0415
 
-    with _telling_errors("the job was left as it is"):
+    with telling_errors("the job was left as it is"):
         end_if_abandoned(job_id, batch_node, requeue)
 
 
@@ -231,7 +229,7 @@ def serve(
     from ft_rendezvous.cli.serve import parse_serve, run_serve  # noqa: PLC0415
 
     try:
-        with _telling_errors(f"the store of run {rdzv_id!r} ends here, and with it the run for all its nodes"):
+        with telling_errors(f"the store of run {rdzv_id!r} ends here, and with it the run for all its nodes"):
             code = run_serve(parse_serve(endpoint, rdzv_id, nnodes, rdzv_conf), log_level)
     except typer.Exit as stopped:
         code = stopped.exit_code
@@ -273,7 +271,7 @@ def doctor(  # noqa: PLR0917
     from ft_rendezvous.cli.doctor import run_doctor  # noqa: PLC0415
 
     try:
-        with _telling_errors("nothing was changed"):
+        with telling_errors("nothing was changed"):
             code = run_doctor(endpoint, rdzv_id, nnodes, rdzv_conf, timeout, is_json)
     except typer.Exit as stopped:
         code = stopped.exit_code
@@ -357,7 +355,7 @@ def explain(  # noqa: PLR0917
     given = {"nnodes": nnodes, "segment": segment, "unit_size": unit_size}
     given |= {"ranks": ranks, "spread": spread, "policy": policy}
     rules = {key: str(value) for key, value in given.items() if value is not None}
-    with _telling_errors("nothing was changed"):
+    with telling_errors("nothing was changed"):
         for line in explain_placement(Question(source, rules, lose or [], save)):
             print(line)
 
@@ -366,7 +364,7 @@ def _operate(kind: str, endpoint: str, target: str, reason: str) -> None:
     from ft_rendezvous.cli.operate import operate  # noqa: PLC0415
     from ft_rendezvous.core.model import RequestKind  # noqa: PLC0415
 
-    with _telling_errors("nothing more is asked of the run"):
+    with telling_errors("nothing more is asked of the run"):
         code = operate(endpoint, RequestKind(kind), target, reason)
     raise typer.Exit(code)
 
@@ -382,19 +380,7 @@ def settings() -> None:
     print_settings(Console(), sys.stdout.isatty())
 
 
-@contextmanager
-def _telling_errors(after_signal: str) -> Iterator[None]:
-    """One line on stderr instead of a traceback, for what the user can act on or has asked for."""
-    try:
-        with ended_by_signal():
-            yield
-    except ConfigError as error:
-        print(f"ftr: {error}", file=sys.stderr)
-        raise typer.Exit(MISUSED) from error
-    except EndedBySignal as ended:
-        print(f"ftr: {ended}: {after_signal}", file=sys.stderr)
-        raise typer.Exit(ended.exit_code) from None
-
+add_state_commands(app)
 
 if __name__ == "__main__":
     app()

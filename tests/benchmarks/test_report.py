@@ -217,7 +217,7 @@ def test_without_matplotlib_the_command_says_what_to_install(
     source = write(tmp_path / "made-up.json")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["report", str(source), "--out", str(tmp_path / "docs")]) == 1
-    assert "pip install 'ft-rendezvous[benchmarks]'" in capsys.readouterr().err
+    assert "pip install 'ft-rendezvous[plots]'" in capsys.readouterr().err
     assert not (tmp_path / "docs" / "benchmarks.md").exists()
 
 

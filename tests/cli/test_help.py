@@ -16,7 +16,17 @@ from tests.cli.conftest import Shell
 def test_help_lists_every_command(shell: Shell) -> None:
     done = shell.ftr("--help")
     assert done.returncode == 0
-    for word in ("demo", "serve", "doctor", "settings", "--version", "torchrun --nnodes=8:10"):
+    for word in (
+        "demo",
+        "serve",
+        "doctor",
+        "settings",
+        "status",
+        "events",
+        "report",
+        "--version",
+        "torchrun --nnodes=8:10",
+    ):
         assert word in done.stdout
 
 
@@ -52,6 +62,9 @@ def test_no_command_shows_the_help(shell: Shell) -> None:
             ["--endpoint", "--nnodes", "--rdzv-conf", "--rdzv-id", "--timeout", "--json", "srun", "Exit code"],
         ),
         ("settings", ["--rdzv-conf"]),
+        ("status", ["SOURCE", "--watch", "--json", "--nodes", "--run", "state_dir", "FT_STATE_TOKEN", "Exit code"]),
+        ("events", ["SOURCE", "--follow", "--json", "--after", "--all", "--run", "FT_STATE_TOKEN", "Exit code"]),
+        ("report", ["STATE_DIR", "--run", "--out", "ft-rendezvous[plots]", "Exit code"]),
     ],
 )
 def test_help_of_a_command_is_complete(shell: Shell, command: str, options: list[str]) -> None:
@@ -82,7 +95,8 @@ def test_settings_are_markdown_without_a_terminal(shell: Shell) -> None:
 
 
 def test_starting_up_does_not_import_torch(shell: Shell) -> None:
-    modules = "ft_rendezvous.cli.main, ft_rendezvous.cli.demo, ft_rendezvous.cli.serve, ft_rendezvous.cli.doctor"
+    names = ("main", "demo", "serve", "doctor", "state_watch", "report")
+    modules = ", ".join(f"ft_rendezvous.cli.{name}" for name in names)
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert shell.run(sys.executable, "-c", code).stdout == "False\n"
 

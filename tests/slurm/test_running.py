@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
+import pytest
+
 from tests.integration.workers.train import EXIT_ON_PURPOSE
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.jobs import Submitter
 
 SECONDS_AFTER_THE_LAST_STEP = 10.0
 """In which all nodes hear of the end and leave; Python processes with torch in them take their time to end."""
-
-DEFEATING = "--export=ALL,SLURM_KILL_BAD_EXIT=1,SLURM_WAIT=1"
-"""A site's habits that would end all nodes with one: the launcher's srun must not follow them."""
 
 
 def test_a_job_with_spares_is_over_when_training_is(submitter: Submitter, cluster: SlurmCluster) -> None:
@@ -31,7 +33,7 @@ def test_a_job_with_spares_is_over_when_training_is(submitter: Submitter, cluste
 
 def test_a_spare_takes_the_rank_of_a_lost_node(submitter: Submitter, cluster: SlurmCluster) -> None:
     worker = [*submitter.until_done(), "--alone-below", 0]  # Real all_reduces: the loss is felt.
-    run = submitter.launch(6, worker, launcher=["--active", 4], sbatch=[DEFEATING])
+    run = submitter.launch(6, worker, launcher=["--active", 4])
     before = run.wait_ranks(1, 4)
     run.wait_reports("step", 4, cycle=1)
     # What the launcher found out for them: as many workers everywhere, and the switches.
@@ -63,6 +65,22 @@ def test_a_spare_takes_the_rank_of_a_lost_node(submitter: Submitter, cluster: Sl
             text = (run.log_dir / f"node-{node}" / f"cycle-{cycle}" / "0" / "stdout.log").read_text()
             assert f"ft-test step cycle={cycle} rank={rank} " in text
     assert sorted(path.name for path in (run.log_dir / f"node-{lost}").iterdir()) == ["cycle-1"]
+
+
+@pytest.mark.parametrize("habit", ["SLURM_KILL_BAD_EXIT=1", "SLURM_WAIT=1"])
+def test_a_node_that_ends_does_not_end_the_others(submitter: Submitter, cluster: SlurmCluster, habit: str) -> None:
+    """Whatever the site tells srun to do when a task has ended, or has ended badly, a second later."""
+    run = submitter.launch(4, submitter.until_done(), launcher=["--active", 2], sbatch=[f"--export=ALL,{habit}"])
+    ranks = run.wait_ranks(1, 2)
+    run.wait_reports("step", 2, cycle=1)
+    spare = next(node for node in range(4) if node not in (*ranks, run.host))
+    os.kill(run.agent(spare).pid, signal.SIGKILL)
+    run.job.wait_until("srun has noticed", lambda: f"task {spare}: Killed" in run.job.text)
+    told = len(run.reports("step", rank=0))
+    run.job.wait_until("three seconds of steps", lambda: len(run.reports("step", rank=0)) > told + 30)
+    submitter.done.touch()
+    run.assert_ends("COMPLETED", 0)
+    cluster.assert_nothing_runs()
 
 
 def test_a_script_that_always_fails_fails_the_job_once(submitter: Submitter, cluster: SlurmCluster) -> None:

@@ -57,7 +57,7 @@ class Hub:
         """Take in one more line. Never raises: after one that makes no sense, nothing counts until a told state."""
         try:
             event = decode_event(line)
-        except ValueError as error:  # msgspec's errors are ValueErrors; a reader of the pipe must outlive them.
+        except (msgspec.MsgspecError, RecursionError) as error:
             with self._lock:
                 self._miss(f"a line that is no event: {error}")
             return
@@ -94,11 +94,11 @@ class Hub:
             self._ring.clear()
             self._kept_bytes = 0
             return
-        frame = frame_line(event, line)
-        self._ring[event.event_id] = frame
-        self._kept_bytes += len(frame)
-        while len(self._ring) > self._ring_lines or (self._kept_bytes > self._ring_bytes and self._ring):
-            oldest = next(iter(self._ring))
+        framed = frame(event.event_id, type(event.event).__name__, line)
+        self._ring[event.event_id] = framed
+        self._kept_bytes += len(framed)
+        while len(self._ring) > self._ring_lines or self._kept_bytes > self._ring_bytes:
+            oldest = event.event_id + 1 - len(self._ring)
             self._kept_bytes -= len(self._ring.pop(oldest))
 
     def _change(self) -> None:
@@ -226,10 +226,6 @@ def _tell(state: RunState) -> Told:
 def frame(event_id: int, kind: str, line: bytes) -> bytes:
     """A line as a server-sent event."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event_id, kind.encode(), line.rstrip(b"\n"))
-
-
-def frame_line(event: Event, line: bytes) -> bytes:
-    return frame(event.event_id, type(event.event).__name__, line)
 
 
 def line_of(framed: bytes) -> bytes:

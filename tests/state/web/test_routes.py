@@ -10,7 +10,7 @@ import pytest
 
 from ft_rendezvous import journal
 from ft_rendezvous.state import view
-from ft_rendezvous.state.events import encode_event, make_event
+from ft_rendezvous.state.events import encode_event, make_event, replay, tell_state
 from ft_rendezvous.state.known import NS
 from ft_rendezvous.state.records import Cycle, Node, Run, RunStatus
 from ft_rendezvous.state.web.hub import Hub
@@ -176,6 +176,18 @@ def test_a_line_that_makes_no_sense_is_told_of_and_survived(caplog: pytest.LogCa
         assert "no event" in health.json()["problem"]
         assert client.get(f"{API}/runs/sim").json()["event_id"] == 20
         assert sum("state server" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"\n", b"\xff\xfe\n", b"[" * 100_000, b'{"x":' * 100_000, b"null\n", b'{"event_id":1e999}\n']
+)
+def test_no_line_whatsoever_ends_the_server(line: bytes) -> None:
+    recording = record_seed(8)
+    hub = hub_of([*recording.lines[:20], line])
+    assert hub.problem is not None
+    hub.take(tell_state(replay(iter(recording.lines[:30]))))
+    assert hub.problem is None
+    assert hub.missed == 1
 
 
 def test_an_event_that_cannot_follow_is_told_of_too() -> None:

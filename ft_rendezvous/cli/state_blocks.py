@@ -1,0 +1,291 @@
+"""What `ftr status` shows, as blocks of text and cells: drawn on a terminal, aligned lines elsewhere.
+
+Pure: a picture and a time in, blocks out. Of many nodes it shows how many, and every one that is not well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ft_rendezvous.doctor.wording import fold_names
+from ft_rendezvous.state.known import NS
+from ft_rendezvous.state.records import Cycle, CycleStatus, Node, NodeRole, NodeStatus, Run
+from ft_rendezvous.state.sources import Picture
+from ft_rendezvous.state.wording import cause_in_words, clean, count, describe_missing, duration, local_time
+
+SHORT_TIME = "%m-%d %H:%M:%S"
+FEW = 24
+"""So many live nodes are listed one by one."""
+UNWELL_SHOWN = 40
+DOMAINS_SHOWN = 40
+CYCLES_SHOWN = 8
+LONG_NAME = 60
+DEAD_SHOWN = 8
+"""Of those that have ended, the newest."""
+
+STYLES = {
+    "RUNNING": "bold green",
+    "FINISHED": "bold green",
+    "ERRORED": "bold red",
+    "ABORTED": "bold red",
+    "RESTARTING": "bold yellow",
+    "RESIZING": "bold cyan",
+    "SCHEDULING": "bold yellow",
+    "INITIALIZING": "bold yellow",
+    "PENDING": "yellow",
+    "ALIVE": "green",
+    "SUSPECT": "bold yellow",
+    "DEAD": "red",
+    "active": "green",
+    "awaited": "yellow",
+    "quarantined": "bold red",
+}
+"""By word: one word means one thing everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of text, after a word that has a meaning of its own."""
+
+    text: str
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How much of a whole is there."""
+
+    label: str
+    done: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Cells under headings; a heading that begins with `>` is one of numbers."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    tail: str = ""
+    """What was left out."""
+
+
+Block = Line | Bar | Grid
+
+
+def blocks_of(picture: Picture, now_ns: int, is_every_node: bool = False) -> Iterator[Block]:
+    """All there is to see, the most important first."""
+    run = picture.run
+    now_ns = run.end_time_ns or now_ns
+    yield Line(_told(run), str(run.status))
+    yield Line(_times(run, now_ns))
+    yield from _arriving(picture)
+    yield from _nodes(picture, now_ns, is_every_node)
+    yield from _cycles(picture, now_ns)
+    yield from _lost(run)
+    if picture.missing is not None and not picture.missing.is_empty():
+        yield Line(f"of its log, {describe_missing(picture.missing)}", "incomplete")
+
+
+def headline(picture: Picture) -> str:
+    """The run in one line."""
+    run = picture.run
+    cycle = f" cycle {run.cycle_id}" if run.cycle_id else ""
+    return f"{run.status}{cycle}  {_told(run)}"
+
+
+def gathering(picture: Picture) -> tuple[int, int] | None:
+    """How many nodes have arrived of how many that are wanted; None while no cycle gathers nodes."""
+    if not picture.cycles or picture.cycles[-1].status is not CycleStatus.PENDING or picture.run.is_terminal():
+        return None
+    arrived = sum(1 for node in picture.nodes if node.role is NodeRole.ARRIVED and not node.is_terminal())
+    return arrived, picture.run.wanted
+
+
+# --- parts ------------------------------------------------------------------------------------------
+
+
+def _told(run: Run) -> str:
+    return f"{clean(run.name)}: {clean(run.status_detail)}" if run.status_detail else clean(run.name)
+
+
+def _times(run: Run, now_ns: int) -> str:
+    until_ns = run.end_time_ns or now_ns
+    lasted_s = max(0.0, (until_ns - run.start_time_ns) / NS)
+    began = f"began {local_time(run.start_time_ns)} on {clean(run.store_host)}"
+    ended = f", ended after {duration(lasted_s)}" if run.end_time_ns else f", {duration(lasted_s)} ago"
+    share = f" ({100 * run.trained_s / lasted_s:.1f} %)" if lasted_s > 0 else ""
+    return f"{began}{ended}; trained {duration(run.trained_s)}{share}, lost {duration(run.lost_s)}"
+
+
+def _arriving(picture: Picture) -> Iterator[Block]:
+    found = gathering(picture)
+    if found is not None:
+        arrived, wanted = found
+        told = f"{arrived:,} nodes have arrived, {wanted:,} are wanted"
+        if arrived <= wanted:
+            told = f"{arrived:,} of {wanted:,} nodes have arrived"
+        yield Bar(told, min(arrived, wanted), wanted)
+
+
+def _nodes(picture: Picture, now_ns: int, is_every_node: bool) -> Iterator[Block]:
+    live = [node for node in picture.nodes if not node.is_terminal()]
+    dead = [node for node in picture.nodes if node.is_terminal()]
+    if picture.run.is_terminal():
+        # Everybody goes when a run ends: only those that did not go well are of interest.
+        dead = [node for node in dead if not _ended_well(node)]
+    if is_every_node:
+        yield _each("nodes", picture.nodes, now_ns)
+        return
+    if len(live) <= FEW:
+        is_vanished = picture.run.is_terminal() and picture.run.verdict is None
+        yield from _some("nodes, as last known" if is_vanished else "nodes", sorted(live, key=_rank_first), now_ns, FEW)
+    else:
+        yield _counted(live)
+        unwell = [
+            node for node in live if node.status is NodeStatus.SUSPECT or node.failure_count or node.status_detail
+        ]
+        yield from _some("nodes that are not well", unwell, now_ns, UNWELL_SHOWN)
+    yield from _some("nodes that have ended, newest first", dead[::-1], now_ns, DEAD_SHOWN)
+
+
+def _ended_well(node: Node) -> bool:
+    return node.failure_count == 0 and node.status_detail.startswith("went, ")
+
+
+def _has_rank(node: Node) -> bool:
+    """Whether its rank is that of now, or of the world that has just ended."""
+    return node.group_rank is not None and node.role not in (NodeRole.HOT_SPARE, NodeRole.STANDBY)
+
+
+def _rank_first(node: Node) -> tuple[bool, int]:
+    return (False, node.group_rank or 0) if _has_rank(node) else (True, node.joined_ns)
+
+
+def _some(title: str, nodes: Sequence[Node], now_ns: int, most: int) -> Iterator[Block]:
+    if nodes:
+        rest = len(nodes) - most
+        yield _each(title, nodes[:most], now_ns, f"and {rest:,} more: --nodes shows all" if rest > 0 else "")
+
+
+def _each(title: str, nodes: Sequence[Node], now_ns: int, tail: str = "") -> Grid:
+    headings = (">rank", "node", "domain", "role", "status", "last beat", ">failures", "")
+    return Grid(title, headings, [_node_cells(node, now_ns) for node in nodes], tail)
+
+
+def _node_cells(node: Node, now_ns: int) -> tuple[str, ...]:
+    told = node.status_detail
+    if node.failures:
+        told = f"{told}; " * bool(told) + f"failed in cycle {node.failures[-1].cycle_id}: {node.failures[-1].error}"
+    # A live node that is well beats: when exactly is of no interest, and not known to the second.
+    beats = {
+        NodeStatus.ALIVE: "",
+        NodeStatus.SUSPECT: f"{duration((now_ns - node.last_beat_ns) / NS)} ago",
+        NodeStatus.DEAD: local_time(node.last_beat_ns, SHORT_TIME),
+    }
+    return (
+        str(node.group_rank) if _has_rank(node) else "",
+        clean(node.name),
+        clean(node.domain or ""),
+        str(node.role),
+        str(node.status),
+        beats[node.status],
+        str(node.failure_count or ""),
+        clean(told),
+    )
+
+
+def _counted(live: Sequence[Node]) -> Grid:
+    """How many nodes of each role there are in each domain."""
+    counts: dict[str, Counter[str]] = {}
+    for node in live:
+        counts.setdefault(clean(node.domain or "no domain"), Counter())[str(node.role)] += 1
+        if node.status is NodeStatus.SUSPECT:
+            counts[clean(node.domain or "no domain")][str(node.status)] += 1
+    present = {word for each in counts.values() for word in each}
+    words = [word for word in (*(str(role) for role in NodeRole), str(NodeStatus.SUSPECT)) if word in present]
+    total: Counter[str] = sum(counts.values(), Counter())
+    # Those that are not as most others come first, and where many are alike they share a row.
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for domain, each in counts.items():
+        alike.setdefault(_count_cells(each, words), []).append(domain)
+    rows = [
+        (name, *cells)
+        for cells, domains in sorted(alike.items(), key=lambda item: len(item[1]))
+        for name in (_by_nature(domains) if len(counts) <= DOMAINS_SHOWN else [_together(domains)])
+    ]
+    rest = len(rows) - DOMAINS_SHOWN
+    rows = rows[:DOMAINS_SHOWN]
+    if len(counts) > 1:
+        rows.append((f"all {count(len(counts), 'domain')}", *_count_cells(total, words)))
+    tail = f"and {rest:,} more rows: --nodes shows all nodes" if rest > 0 else ""
+    return Grid(count(len(live), "live node"), ("domain", *(f">{word}" for word in words)), rows, tail)
+
+
+def _together(domains: list[str]) -> str:
+    if len(domains) == 1:
+        return domains[0]
+    folded = fold_names(_by_nature(domains))
+    shown = folded if len(folded) <= LONG_NAME else f"{folded[:LONG_NAME]}…"
+    return f"{len(domains):,} domains, each: {shown}"
+
+
+def _by_nature(names: list[str]) -> list[str]:
+    """`rack2` before `rack10`."""
+    return sorted(names, key=lambda name: [(int(part), "") if part.isdecimal() else (0, part) for part in _parts(name)])
+
+
+def _parts(name: str) -> list[str]:
+    return re.findall(r"[0-9]{1,9}|[^0-9]+", name)
+
+
+def _count_cells(counts: Counter[str], words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{counts[word]:,}" if counts[word] else "" for word in words)
+
+
+def _cycles(picture: Picture, now_ns: int) -> Iterator[Block]:
+    if picture.cycles:
+        shown = picture.cycles[: -CYCLES_SHOWN - 1 : -1]
+        rest = len(picture.cycles) - len(shown)
+        headings = (
+            ">cycle",
+            "opened",
+            "status",
+            ">to seal",
+            ">trained",
+            ">lost",
+            ">active",
+            ">failed",
+            "opened because",
+        )
+        tail = f"and {count(rest, 'older cycle')}" if rest else ""
+        yield Grid(
+            "cycles, newest first", headings, [_cycle_cells(cycle, picture.run, now_ns) for cycle in shown], tail
+        )
+
+
+def _cycle_cells(cycle: Cycle, run: Run, now_ns: int) -> tuple[str, ...]:
+    until_ns = cycle.end_time_ns or run.end_time_ns or now_ns
+    since_ns = cycle.seal_time_ns
+    return (
+        str(cycle.cycle_id),
+        local_time(cycle.start_time_ns, SHORT_TIME),
+        str(cycle.status),
+        "" if cycle.time_to_seal_s is None else duration(cycle.time_to_seal_s),
+        "" if since_ns is None else duration((until_ns - since_ns) / NS),
+        duration(cycle.lost_s) if cycle.lost_s else "",
+        f"{cycle.active:,}" if cycle.seal_time_ns else "",
+        str(cycle.failure_count or ""),
+        clean(cycle.why_text),
+    )
+
+
+def _lost(run: Run) -> Iterator[Block]:
+    if run.lost:
+        causes = sorted(run.lost.items(), key=lambda item: -item[1].seconds)
+        rows = [(cause_in_words(cause), str(lost.times), duration(lost.seconds)) for cause, lost in causes]
+        yield Grid("time in which nobody trained", ("because of", ">times", ">lost"), rows)

@@ -1,0 +1,186 @@
+"""`ftr status` and `ftr events`: look at a run from outside, once or until it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from ft_rendezvous.cli.exits import CANCELLED, FAILED
+from ft_rendezvous.cli.state_blocks import blocks_of, gathering, headline
+from ft_rendezvous.cli.state_draw import as_drawing, as_lines
+from ft_rendezvous.errors import ConfigError, StateUnavailable
+from ft_rendezvous.journal import Looked
+from ft_rendezvous.state.events import StateTold, decode_event
+from ft_rendezvous.state.known import NS
+from ft_rendezvous.state.records import RunStatus
+from ft_rendezvous.state.sources import FolderSource, Picture, Source, StoreSource
+from ft_rendezvous.state.wording import describe, describe_missing, local_time, names_in
+
+LOOK_S = 0.5
+MOST_S = 10.0
+BREATHER = 10
+"""So many times longer than a look takes, a watcher waits for the next."""
+EXIT_CODES = {RunStatus.FINISHED: 0, RunStatus.ERRORED: FAILED, RunStatus.ABORTED: CANCELLED}
+
+
+def now_ns() -> int:
+    return time.time_ns()
+
+
+def find_source(text: str, run: str | None) -> Source:
+    """The source that somebody names: a directory, a URL or an endpoint. Raises StateUnavailable or ConfigError."""
+    if text.startswith(("http://", "https://")):
+        from ft_rendezvous.state.http_source import HttpSource  # noqa: PLC0415
+
+        return HttpSource(text, run, os.environ.get("FT_STATE_TOKEN"))
+    if Path(text).is_dir():
+        return FolderSource(Path(text), run, now_ns)
+    host, _, port = text.rpartition(":")
+    if not (host and port.isdecimal()) or "/" in text:
+        raise StateUnavailable(
+            f"there is no directory {text!r}: give a run's state_dir, its HTTP address http://HOST:PORT, "
+            "or its store HOST:PORT"
+        )
+    # It imports torch, which takes seconds.
+    from ft_rendezvous.state.window import Visitor  # noqa: PLC0415
+
+    return StoreSource(Visitor(text), now_ns)
+
+
+def run_status(text: str, run: str | None, is_watched: bool, is_json: bool, is_every_node: bool) -> int:
+    """Tell how the run stands, once or until it ends. Returns the exit code."""
+    with _refusing():
+        source = find_source(text, run)
+        if not is_watched:
+            _print_picture(source.look(), is_json, is_every_node)
+            return 0
+        if is_json:
+            last = _watch_as_json(source)
+        elif sys.stdout.isatty():
+            last = _watch_drawn(source, is_every_node)
+        else:
+            last = _watch_in_lines(source, is_every_node)
+        return EXIT_CODES[last.run.status]
+
+
+def run_events(  # noqa: PLR0917
+    text: str, run: str | None, after: int, is_followed: bool, is_json: bool, is_all: bool
+) -> int:
+    """Tell what happened, and go on telling if asked to. Returns the exit code."""
+    with _refusing():
+        source = find_source(text, run)
+        lines = source.lines(after, is_followed)
+        for told in lines if is_json else _sentences(lines, after, is_all):
+            text_line = told if isinstance(told, str) else told.decode(errors="replace").rstrip("\n")
+            # Whoever follows wants to see it now; else the system decides, which is ten times faster.
+            print(text_line, flush=is_followed)
+        if isinstance(source, FolderSource) and not source.missing.is_empty():
+            print(f"ftr: of its log, {describe_missing(source.missing)}", file=sys.stderr)
+    return 0
+
+
+# --- status -----------------------------------------------------------------------------------------
+
+
+def _print_picture(picture: Picture, is_json: bool, is_every_node: bool) -> None:
+    blocks = blocks_of(picture, now_ns(), is_every_node)
+    if is_json:
+        _say(msgspec.json.encode(picture).decode())
+    elif sys.stdout.isatty():
+        Console().print(as_drawing(blocks))
+    else:
+        _say("\n".join(as_lines(blocks)))
+
+
+def _pictures(source: Source) -> Iterator[Picture]:
+    """The run again and again, the last time when it has ended."""
+    while True:
+        began_s = time.monotonic()
+        picture = source.look()
+        took_s = time.monotonic() - began_s
+        yield picture
+        if picture.run.is_terminal():
+            return
+        # A store with ten thousand nodes has better things to do than to be looked at.
+        time.sleep(min(MOST_S, max(LOOK_S, BREATHER * took_s)))
+
+
+def _watch_drawn(source: Source, is_every_node: bool) -> Picture:
+    console = Console()
+    # What does not fit is cut while it is watched, and shown whole at the end.
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis", transient=True) as live:
+        for picture in _pictures(source):
+            last = picture
+            live.update(as_drawing(blocks_of(picture, now_ns(), is_every_node)), refresh=True)
+    console.print(as_drawing(blocks_of(last, now_ns(), is_every_node)))
+    return last
+
+
+def _watch_in_lines(source: Source, is_every_node: bool) -> Picture:
+    """A line when something has changed that matters, and all there is to see at the end."""
+    before: tuple[object, ...] = ()
+    for picture in _pictures(source):
+        last, run = picture, picture.run
+        now = (run.status, run.cycle_id, run.live, gathering(picture))
+        if now != before and not run.is_terminal():
+            _say(f"{local_time(now_ns())}  {headline(picture)}")
+        before = now
+    _print_picture(last, False, is_every_node)
+    return last
+
+
+def _watch_as_json(source: Source) -> Picture:
+    """A line of JSON for everything that happened."""
+    before = -1
+    for picture in _pictures(source):
+        last = picture
+        if picture.run.event_id != before or picture.run.is_terminal():
+            _say(msgspec.json.encode(picture).decode())
+        before = picture.run.event_id
+    return last
+
+
+# --- events -----------------------------------------------------------------------------------------
+
+
+def _sentences(lines: Iterator[bytes], after: int, is_all: bool) -> Iterator[str]:
+    names: dict[str, str] = {}
+    second, at_second = 0, ""
+    for line in lines:
+        event = decode_event(line)
+        names.update(names_in(event))
+        if after and event.event_id > after + 1 and not isinstance(event.event, StateTold):
+            yield f"{'':23}  {event.event_id - after - 1:,} events before this are not kept here"
+        after = event.event_id
+        if is_all or not isinstance(event.event, Looked):
+            if event.timestamp_ns // NS != second or not at_second:
+                second, at_second = event.timestamp_ns // NS, local_time(event.timestamp_ns)
+            yield f"{at_second}.{event.timestamp_ns // 1_000_000 % 1_000:03d}  {describe(event, names)}"
+
+
+# --- the command line -------------------------------------------------------------------------------
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What is not there is told in one line; whoever stops listening is not told anything."""
+    try:
+        yield
+    except StateUnavailable as error:
+        raise ConfigError(str(error)) from error
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None

@@ -1,0 +1,134 @@
+"""What a report says adds up to what the fold knows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ft_rendezvous.cli.report import read_report
+from ft_rendezvous.state.known import NS, RunState
+from ft_rendezvous.state.plotting import CannotDraw, draw_timeline
+from ft_rendezvous.state.reading import Gap, LogReader
+from ft_rendezvous.state.report import Phase, Report
+from ft_rendezvous.state.report_page import write_page
+from ft_rendezvous.state.sources import Picture
+from ft_rendezvous.state.view import view_run
+from tests.state.layout import lay_out, path_of
+from tests.state.recording import record_seed
+from tests.state.story import tell_story
+
+PNG = b"\x89PNG"
+
+
+def report_of(folder: Path, end_ns: int | None = None) -> tuple[Report, RunState]:
+    reader, report = LogReader(folder), Report()
+    for told in reader.read():
+        report.take(told.event, reader.state)
+    reader.close()
+    report.finish(end_ns or reader.state.end_ns or reader.state.time_ns)
+    return report, reader.state
+
+
+def told_story(place: Path, upto: str | None = None) -> tuple[Picture, Report]:
+    story = tell_story()
+    lines = story.lines[: story.marks[upto]] if upto else story.lines
+    return read_report(lay_out(place, lines), story.now_ns)
+
+
+@pytest.mark.parametrize("seeds", [range(30), range(30, 60)], ids=str)
+def test_time_adds_up_to_what_the_fold_counts(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        report, state = report_of(lay_out(tmp_path, record_seed(seed).lines, name=f"sim-{seed}"))
+        seconds = report.seconds()
+        trained = sum(spent for (phase, _), spent in seconds.items() if phase is Phase.TRAINING)
+        lost = {cause: spent for (phase, cause), spent in seconds.items() if phase is Phase.LOST}
+        run = view_run(state, state.end_ns or state.time_ns)
+        assert run is not None
+        assert trained == pytest.approx(run.trained_s), f"seed {seed}"
+        assert lost == pytest.approx({cause: each.seconds for cause, each in run.lost.items() if each.seconds})
+        for before, after in zip(report.spans, report.spans[1:], strict=False):
+            assert before.end_ns == after.start_ns
+        if report.spans and state.end_ns is not None:
+            assert (report.spans[0].start_ns, report.spans[-1].end_ns) == (state.start_ns, state.end_ns)
+
+
+def test_the_story_has_its_slow_its_flapping_and_its_failed(tmp_path: Path) -> None:
+    _, report = told_story(tmp_path)
+    assert [(slow.cycle_id, round(slow.after_s)) for slow in report.slowest()[:5]] == [
+        (1, 41),
+        (1, 41),
+        (1, 41),
+        (2, 12),
+        (5, 5),
+    ]
+    (place,) = report.flapping()
+    assert (place.key, place.incarnations, place.silences, dict(place.fences)) == ("infra rank 6", 4, 4, {"lost": 3})
+    assert {cycle_id: notes.failure_count for cycle_id, notes in report.notes.items() if notes.failures} == {1: 1, 4: 1}
+    assert [span.phase.value for span in report.spans] == ["waiting", *["training", "lost"] * 4, "training"]
+
+
+def test_a_gap_is_shown_as_time_that_nobody_knows(tmp_path: Path) -> None:
+    story = tell_story()
+    folder = lay_out(tmp_path, story.lines, per_file=40)
+    path_of(folder, 2).unlink()
+    picture, report = read_report(folder, story.now_ns)
+    unknown = [span for span in report.spans if span.phase is Phase.UNKNOWN]
+    assert len(unknown) == 1
+    assert picture.missing is not None
+    assert picture.missing.gaps == [Gap(41, 80)]
+    page = write_page(picture, report)
+    assert "| not recorded | 1 |" in page
+    assert "40 events are missing." in page
+    assert "Events that are not there: 41 to 80" in page
+    for before, after in zip(report.spans, report.spans[1:], strict=False):
+        assert before.end_ns == after.start_ns
+
+
+def test_of_a_vanished_run_the_time_ends_when_it_was_last_heard_of(tmp_path: Path) -> None:
+    story = tell_story()
+    folder = lay_out(tmp_path, story.lines[: story.marks["training"]])
+    picture, report = read_report(folder, story.now_ns + 10_000 * NS)
+    assert picture.run.status == "ABORTED"
+    assert report.spans[-1].end_ns == picture.run.end_time_ns
+    assert write_page(picture, report).startswith("# Run llm-7b: ABORTED\n\nIts coordinator vanished; before that: RUN")
+
+
+def test_what_workers_said_cannot_break_the_page(tmp_path: Path) -> None:
+    story = tell_story()
+    lines = [line.replace(b"RuntimeError: CUDA", b"a|b \\u001b[31m \\n <x> CUDA") for line in story.lines]
+    page = write_page(*read_report(lay_out(tmp_path, lines), story.now_ns))
+    assert "\x1b" not in page
+    rows = [line for line in page.splitlines() if line.startswith("|") and "CUDA" in line]
+    assert rows
+    assert all("a\\|b" in row for row in rows)
+
+
+@pytest.mark.parametrize("upto", [None, "gathering", "restarting"])
+def test_there_is_a_picture(tmp_path: Path, upto: str | None) -> None:
+    picture, report = told_story(tmp_path, upto)
+    draw_timeline(picture.run, report, tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").read_bytes().startswith(PNG)
+
+
+def test_there_is_a_picture_of_thousands_of_cycles(tmp_path: Path) -> None:
+    picture, report = told_story(tmp_path)
+    length_ns = report.spans[-1].end_ns - report.spans[0].start_ns
+    once = list(report.spans)
+    for turn in range(1, 100):
+        report.spans += [
+            type(span)(
+                span.phase, span.start_ns + turn * length_ns, span.end_ns + turn * length_ns, span.cycle_id, span.cause
+            )
+            for span in once
+        ]
+    draw_timeline(picture.run, report, tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").read_bytes().startswith(PNG)
+
+
+def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture, report = told_story(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(CannotDraw, match=r"pip install 'ft-rendezvous\[plots\]'"):
+        draw_timeline(picture.run, report, tmp_path / "timeline.png")

@@ -1,0 +1,105 @@
+"""There is a sentence for every event, and nothing in it that a terminal would obey."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from ft_rendezvous import journal
+from ft_rendezvous.core.model import AnyWhy
+from ft_rendezvous.state.events import decode_event, make_event, tell_state
+from ft_rendezvous.state.known import RunState, cause_of
+from ft_rendezvous.state.reading import Missing
+from ft_rendezvous.state.wording import CAUSES, clean, describe, describe_missing, duration, local_time, names_in
+from ft_rendezvous.wire import BadRecord
+from tests.state.recording import record_seed
+from tests.state.story import tell_story
+
+SEEDS = range(80)
+
+
+def test_every_kind_of_event_has_its_sentence() -> None:
+    told: set[type] = set()
+    for seed in SEEDS:
+        names: dict[str, str] = {}
+        for event in record_seed(seed).events:
+            names.update(names_in(event))
+            sentence = describe(event, names)
+            assert sentence
+            assert "\n" not in sentence
+            assert "None" not in sentence, sentence
+            told.add(type(event.event))
+    rare = [
+        journal.RecordRefused(cycle_id=1, record=BadRecord("no record", "x")),
+        journal.HostLeft(),
+        journal.NodeUnhealthy(cycle_id=1, incarnation="a" * 16, node="n1", reason="a bad disk"),
+        journal.CycleCalled(cycle_id=1, incarnations=(), nodes=(), reason="growth"),
+        journal.CycleSettled(cycle_id=1, failures=2, first=None),
+    ]
+    assert [describe(make_event(1, 0, entry)) for entry in rare] == [
+        "a record was refused: no record: x",
+        "the store host was ended, and the run with it",
+        "n1 is not fit to train: a bad disk",
+        "cycle 2 is called at the next checkpoint: growth",
+        "cycle 1 is settled: nobody is charged for 2 failures",
+    ]
+    assert told | {type(entry) for entry in rare} == set(get_args(journal.Entry))
+
+
+def test_a_told_state_says_that_something_is_missing() -> None:
+    story = tell_story()
+    event = decode_event(tell_state(story.state))
+    assert describe(event) == "events before this are missing; by now: FINISHED in cycle 5, 0 nodes alive"
+    assert dict(names_in(event))[story.lives[3]] == story.name(3)
+    assert describe(decode_event(tell_state(RunState()))).endswith("INITIALIZING, 0 nodes alive")
+
+
+def test_who_is_not_known_by_name_is_told_by_incarnation() -> None:
+    entry = journal.NodesSilent(cycle_id=1, silent_s={"a" * 16: 2.5})
+    assert describe(make_event(1, 0, entry)) == f"{'a' * 16} has been silent for 2.5 s"
+    assert describe(make_event(1, 0, entry), {"a" * 16: "n1"}) == "n1 has been silent for 2.5 s"
+    many = journal.NodesArrived(cycle_id=1, incarnations=tuple(f"{number:016d}" for number in range(5_000)))
+    assert len(describe(make_event(1, 0, many))) < 250
+
+
+def test_what_a_terminal_would_obey_is_taken_out() -> None:
+    entry = journal.NodeWent(
+        cycle_id=1, incarnation="a" * 16, node="n\x1b]0;owned\x07", outcome="left", reason="\x1b[2J\r\nbye\x9b31m"
+    )
+    assert describe(make_event(1, 0, entry)) == "n ]0;owned  went, left:  [2J bye 31m"
+    assert clean(" a\u2028b\x00 ") == "a b"
+
+
+def test_every_cause_has_its_words() -> None:
+    assert set(CAUSES) == {str(why.__struct_config__.tag) for why in get_args(AnyWhy)}
+    assert {cause_of(cycle.why) for cycle in tell_story().state.cycles} <= set(CAUSES)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (-1.0, "0 ms"),
+        (0.0354, "35 ms"),
+        (0.9999, "1.0 s"),
+        (4.24, "4.2 s"),
+        (59.96, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3_599.7, "1 h 00 min"),
+        (7_500, "2 h 05 min"),
+        (273_600, "3 d 04 h"),
+    ],
+)
+def test_a_duration_is_as_precise_as_its_size_deserves(seconds: float, told: str) -> None:
+    assert duration(seconds) == told
+
+
+def test_a_time_that_cannot_be_is_told_as_it_is() -> None:
+    assert local_time(10**30) == f"{10**30} ns"
+
+
+def test_what_is_missing_is_told() -> None:
+    assert describe_missing(Missing()) == ""
+    assert describe_missing(Missing(events=1, damaged_lines=1)) == "1 event is missing, 1 line is damaged"
+    told = "2,000 events are missing, the last line is torn; what happened last is not known"
+    assert describe_missing(Missing(events=2_000, torn=True, at_end=True)) == told
