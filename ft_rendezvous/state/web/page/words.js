@@ -1,0 +1,204 @@
+// What things are called and how numbers are told. Pure: no element, no request.
+
+export const NAMED = 8; // How many nodes a sentence names.
+
+// --- numbers -------------------------------------------------------------------------------------
+
+export const ms = (ns) => ns / 1e6;
+
+export function duration(seconds) {
+  if (seconds == null || !Number.isFinite(seconds)) return "—";
+  const s = Math.max(0, seconds);
+  if (s < 0.095) return `${Math.round(s * 1000)} ms`;
+  if (s < 9.95) return `${s.toFixed(1)} s`;
+  if (s < 59.5) return `${Math.round(s)} s`;
+  const whole = Math.round(s);
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 1440) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return `${Math.floor(minutes / 1440)} d ${Math.floor((minutes % 1440) / 60)} h`;
+}
+
+const two = (n) => String(n).padStart(2, "0");
+
+export function clock(timeMs) {
+  const at = new Date(timeMs);
+  const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  const isFar = Math.abs(Date.now() - timeMs) > 20 * 3600 * 1000;
+  return isFar ? `${two(at.getMonth() + 1)}-${two(at.getDate())} ${time}` : time;
+}
+
+export const fullTime = (timeMs) => new Date(timeMs).toISOString().replace("T", " ").replace("Z", " UTC");
+
+export function percent(part, whole) {
+  if (!(whole > 0)) return "0 %";
+  const share = (100 * part) / whole;
+  if (share === 0) return "0 %";
+  return share < 0.1 ? "under 0.1 %" : `${share < 10 ? share.toFixed(1) : Math.round(share)} %`;
+}
+
+export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+
+// --- statuses ------------------------------------------------------------------------------------
+
+// Every colour has a mark beside it, so that nothing is told by colour alone.
+export const RUN_MARKS = {
+  INITIALIZING: "…", SCHEDULING: "…", RUNNING: "▶", RESTARTING: "↻", RESIZING: "↔", FINISHED: "✓", ERRORED: "✕", ABORTED: "■",
+};
+export const CYCLE_MARKS = { PENDING: "…", RUNNING: "▶", FINISHED: "✓", ERRORED: "✕", ABORTED: "■" };
+export const RUN_HINTS = {
+  INITIALIZING: "the store is there, no node has come yet",
+  SCHEDULING: "nodes gather for the first time",
+  RESTARTING: "nobody trains: the next world is not sealed yet",
+  RESIZING: "nobody trains: a larger world is being formed",
+};
+
+export const CAUSES = {
+  first: "first start", workers_failed: "workers failed", nodes_lost: "nodes lost", node_left: "a node left",
+  restart_requested: "restart asked for", nodes_drain: "nodes drained", world_grows: "world grows",
+};
+export const causeText = (cause) => CAUSES[cause] ?? cause.replaceAll("_", " ");
+
+// What a node looks like in the grid, in the order of the legend: its letter, and what it means.
+export const KINDS = {
+  active: { letter: "A", text: "active", more: "has a rank and runs workers" },
+  standby: { letter: "S", text: "standby", more: "arrived, was not placed; waits" },
+  "hot spare": { letter: "H", text: "hot spare", more: "came after the seal; waits for the next cycle" },
+  arrived: { letter: "+", text: "arrived", more: "is in the cycle that is being formed" },
+  awaited: { letter: "…", text: "awaited", more: "was in the last world, is not in this cycle yet" },
+  finished: { letter: "✓", text: "finished", more: "its workers ended well" },
+  suspect: { letter: "?", text: "suspect", more: "nothing heard of it for half a lease" },
+  dead: { letter: "✕", text: "dead", more: "lost, refused or left" },
+  drained: { letter: "D", text: "drained", more: "was asked to give up its place, and did" },
+  quarantined: { letter: "Q", text: "quarantined", more: "failed first too often" },
+  left: { letter: "–", text: "left", more: "went when the run was over" },
+};
+
+export function kindOf(node, run) {
+  const role = node.role.replaceAll("_", " ");
+  if (node.status === "SUSPECT") return "suspect";
+  if (node.status !== "DEAD") return role in KINDS ? role : "active";
+  if (role === "finished" || role === "drained" || role === "quarantined") return role;
+  const isEnd = run?.end_time_ns != null && node.end_time_ns != null && node.end_time_ns >= run.end_time_ns;
+  return isEnd ? "left" : "dead";
+}
+
+export function ranksText(node) {
+  if (node.global_ranks == null) return "not known";
+  const [first, last] = node.global_ranks;
+  return first === last ? `${first}` : `${first} to ${last}`;
+}
+
+// --- why a cycle was opened ------------------------------------------------------------------------
+
+const rest = (total, named) => (total > named ? ` and ${total - named} more` : "");
+
+export function whyText(why) {
+  switch (why?.why) {
+    case "first": return "the run begins";
+    case "workers_failed": return `workers failed on ${why.node} (rank ${why.rank}): ${why.reason}`;
+    case "nodes_lost": {
+      const named = why.nodes.map((node, i) => `${node} (rank ${why.ranks[i]})`).join(", ");
+      return `lost ${named}${rest(why.count ?? 1, why.nodes.length)}`;
+    }
+    case "node_left": return `${why.node} (rank ${why.rank}) went, ${why.outcome}${why.reason ? `: ${why.reason}` : ""}`;
+    case "restart_requested": return `${why.by} asked for a restart: ${why.reason || "no reason given"}`;
+    case "nodes_drain": return `draining ${why.nodes.join(", ")}${rest(why.count, why.nodes.length)}`;
+    case "world_grows": return `the world can grow from ${why.was} to ${why.to} nodes`;
+    default: return JSON.stringify(why ?? null);
+  }
+}
+
+// --- a sentence per event ----------------------------------------------------------------------------
+
+const FENCED = {
+  lost: "was lost", deaf: "beats but does not act, and was fenced", replaced: "was replaced by a newer start of itself",
+  refused: "was refused", quarantined: "is quarantined",
+};
+const tail = (text) => (text ? `: ${text}` : "");
+
+// Several nodes in few words: `infra ranks 0 to 4, 6` where all have one, else the first few by name.
+export function nameAll(incarnations, nameOf) {
+  const names = incarnations.map(nameOf);
+  const found = names.map((name) => /^infra rank (\d+)\b/.exec(name));
+  if (names.length > 1 && found.every(Boolean)) {
+    const spans = [];
+    for (const rank of found.map((match) => Number(match[1])).sort((a, b) => a - b)) {
+      const last = spans.at(-1);
+      if (last && rank <= last[1] + 1) last[1] = rank;
+      else spans.push([rank, rank]);
+    }
+    const told = spans.slice(0, NAMED).map(([from, to]) => (from === to ? `${from}` : `${from} to ${to}`));
+    return `infra ranks ${told.join(", ")}${spans.length > NAMED ? " and others" : ""}`;
+  }
+  return names.slice(0, NAMED).join(", ") + rest(names.length, Math.min(NAMED, names.length));
+}
+
+function failureText(failure) {
+  const after = failure.after_s == null ? "" : ` ${duration(failure.after_s)} after the seal`;
+  const words = failure.last_words && !failure.reason.includes(failure.last_words) ? ` — ${failure.last_words}` : "";
+  const path = failure.log_path ? ` — log: ${failure.log_path}` : "";
+  return `${failure.node} (rank ${failure.rank})${after}: ${failure.reason}${words}${path}`;
+}
+
+// [how grave it is, sentence]; grave is one of bad, warn, good, plain, routine.
+const SENTENCES = {
+  RunBegan: (e) => ["good", `The run ${e.run_id} began on ${e.host}, for ${e.settings?.nnodes ?? "?"} nodes.`],
+  Looked: (e) => ["routine", `The coordinator looked: ${count(e.live, "node")} live, the most silent heard of ${duration(e.oldest_s)} ago.`],
+  RecordRefused: (e) => ["warn", `A record was refused${tail(e.record?.reason)}: ${e.record?.excerpt ?? ""}`],
+  RunEnded: (e) => [
+    { succeeded: "good", failed: "bad" }[e.verdict.kind] ?? "warn",
+    `The run is over: ${e.verdict.kind}${tail(e.verdict.reason)}.${e.verdict.is_retryable ? " Another start may do better." : ""}`,
+  ],
+  HostLeft: () => ["bad", "The store's host was ended before the run had a verdict."],
+  CycleOpened: (e) => [
+    ["workers_failed", "nodes_lost"].includes(e.why?.why) || e.why?.outcome === "failed" ? "bad" : "plain",
+    `Cycle ${e.cycle_id} opened: ${whyText(e.why)}.`,
+  ],
+  CycleWaits: (e) => ["plain", `Cycle ${e.cycle_id} waits: ${e.reason}.`],
+  CycleSealed: (e) => [
+    "good",
+    `Cycle ${e.cycle_id} sealed after ${duration(e.waited_s)}: ${count(e.placement.ranks.length, "node")} train, ` +
+      `${e.placement.standbys.length} on standby; master ${e.master}.`,
+  ],
+  CyclePlaced: (e) => ["plain", `Placement of cycle ${e.cycle_id}: ${e.summary}.`],
+  CycleCalled: (e) =>
+    e.nodes.length
+      ? ["warn", `${count(e.nodes.length, "node")} asked to give up ${e.nodes.length === 1 ? "its place" : "their places"}: ${nameAll(e.nodes, String)}${tail(e.reason)}.`]
+      : ["plain", `Cycle ${e.cycle_id + 1} is called for, at the next checkpoint${tail(e.reason)}.`],
+  CycleSettled: (e) =>
+    e.first
+      ? ["bad", `Cycle ${e.cycle_id} ended because of ${failureText(e.first)}. ${count(e.failures, "node")} failed.`]
+      : ["plain", `Cycle ${e.cycle_id} ended because a node was lost or left, or somebody asked: nobody is charged.`],
+  NodeJoined: (e) => ["plain", `${e.node} joined${e.is_spare ? " as a spare" : ""}${e.domain ? `, in ${e.domain}` : ""}.`],
+  NodesArrived: (e, nameOf) => [
+    "plain",
+    `${count(e.incarnations.length, "node")} arrived in cycle ${e.cycle_id}: ${nameAll(e.incarnations, nameOf)}.`,
+  ],
+  NodesSilent: (e, nameOf) => {
+    const silent = Object.keys(e.silent_s);
+    return ["warn", `Nothing heard for ${duration(Math.max(0, ...Object.values(e.silent_s)))} of ${nameAll(silent, nameOf)}.`];
+  },
+  NodesHeard: (e, nameOf) => ["good", `Heard of again: ${nameAll(e.incarnations, nameOf)}.`],
+  NodeFenced: (e) => [e.cause === "replaced" ? "warn" : "bad", `${e.node} ${FENCED[e.cause] ?? `was fenced, ${e.cause}`}${tail(e.reason)}.`],
+  NodeFinished: (e) => ["good", `${e.node} finished: its workers ended well.`],
+  NodeWent: (e) => [
+    { failed: "warn", left: "warn", drained: "warn" }[e.outcome] ?? "plain",
+    `${e.node} went, ${e.outcome}${tail(e.reason)}.`,
+  ],
+  NodeUnhealthy: (e) => ["bad", `${e.node} is not fit to train${tail(e.reason)}.`],
+  WorkersEnded: (e) => ["bad", `Workers failed on ${failureText(e.failure)}`],
+  StateTold: () => ["plain", "Events before this are no longer kept here; the state as of now was told."],
+};
+
+export const EVENT_KINDS = Object.keys(SENTENCES);
+export const GRAVE_MARKS = { bad: "✕", warn: "!", good: "✓", plain: "·", routine: "·" };
+
+export function sentence(event, nameOf) {
+  try {
+    return SENTENCES[event.kind](event, nameOf);
+  } catch {
+    // An event of a later version than this page: told as it is.
+    return ["plain", JSON.stringify(event)];
+  }
+}
