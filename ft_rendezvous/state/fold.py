@@ -33,6 +33,7 @@ from ft_rendezvous.state.records import (
     NodeStatus,
     RunStatus,
     step,
+    without_ranks,
 )
 
 SUMMARIES = 10_000
@@ -315,7 +316,7 @@ def _update_cycle(state: RunState, cycle_id: int, **changes: object) -> None:
 def _forget_cycles(state: RunState) -> None:
     old = len(state.cycles) - 1 - state.history
     if old >= 0:
-        state.cycles[old] = msgspec.structs.replace(state.cycles[old], ranks=None, standbys=None)
+        state.cycles[old] = without_ranks(state.cycles[old])
     if len(state.cycles) >= SUMMARIES + TRIM:
         del state.cycles[:TRIM]
 

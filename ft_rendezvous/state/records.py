@@ -199,6 +199,11 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True):
         return self.status.is_terminal()
 
 
+def without_ranks(cycle: Cycle) -> Cycle:
+    """The summary of a cycle: of a large run, who had which rank is nearly all of it."""
+    return msgspec.structs.replace(cycle, ranks=None, standbys=None)
+
+
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """Time that a cause has cost."""
 

@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from ft_rendezvous.state import view
 from ft_rendezvous.state.known import NS
+from ft_rendezvous.state.records import without_ranks
 from ft_rendezvous.state.web.answers import PACKED_FROM_BYTES, Answer, Shelf
 from ft_rendezvous.state.web.guard import Guard, Keyring, Refusal, not_found, refuse
 from ft_rendezvous.state.web.hub import Hub
@@ -73,7 +74,9 @@ class _Handlers:
             lambda now_ns: Answer(write_metrics(hub, now_ns)), lambda now_ns: (hub.version, now_ns // NS)
         )
         self._nodes = Shelf(lambda _: encode(hub.read(view.view_nodes)), lambda _: hub.version)
-        self._cycles = Shelf(self._encode_cycles, partial(stamp_cycles, hub))
+        cycles_stamp = partial(stamp_cycles, hub)
+        self._cycles = Shelf(lambda now_ns: self._encode_cycles(now_ns, has_ranks=True), cycles_stamp)
+        self._cycles_without_ranks = Shelf(lambda now_ns: self._encode_cycles(now_ns, has_ranks=False), cycles_stamp)
 
     # --- what is known --------------------------------------------------------------------------------
 
@@ -87,7 +90,8 @@ class _Handlers:
         return await self._of_run(request, self._nodes)
 
     async def list_cycles(self, request: Request) -> Response:
-        return await self._of_run(request, self._cycles)
+        has_ranks = request.query_params.get("ranks") != "0"
+        return await self._of_run(request, self._cycles if has_ranks else self._cycles_without_ranks)
 
     async def follow_events(self, request: Request) -> Response:
         if not self._is_here(request):
@@ -172,8 +176,9 @@ class _Handlers:
         run = see_run(self._hub, now_ns)
         return encode([] if run is None else [run])
 
-    def _encode_cycles(self, now_ns: int) -> Answer:
-        return encode(self._hub.read(lambda state: view.view_cycles(state, now_ns)))
+    def _encode_cycles(self, now_ns: int, has_ranks: bool) -> Answer:
+        cycles = self._hub.read(lambda state: view.view_cycles(state, now_ns))
+        return encode(cycles if has_ranks else [without_ranks(cycle) for cycle in cycles])
 
 
 def encode(value: object) -> Answer:

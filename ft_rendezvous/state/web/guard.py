@@ -33,6 +33,8 @@ HEADERS = {
 }
 CLOSED_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 """For what is data and no page."""
+ENTRANCE_POLICY = "default-src 'none'; frame-ancestors 'none'"
+"""A page in a sandbox may not go on to another."""
 HEAD_BYTES = 16 * 2**10
 COOKIE_AGE_S = 30 * 24 * 3600
 ENTRANCE = b"""<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/">
@@ -134,7 +136,8 @@ class Keyring:
 
         By a page and not by a redirect: after one from elsewhere, a strict cookie is not sent along.
         """
-        response = Response(ENTRANCE, media_type="text/html", headers={"cache-control": "no-store"})
+        headers = {"cache-control": "no-store", "content-security-policy": ENTRANCE_POLICY}
+        response = Response(ENTRANCE, media_type="text/html", headers=headers)
         name = cookie_name(request.headers)
         response.set_cookie(name, self._pass, max_age=COOKIE_AGE_S, path="/", httponly=True, samesite="strict")
         return response

@@ -67,6 +67,7 @@ ENDPOINTS = (
         path=f"{PREFIX}/runs/{{id}}/cycles",
         summary="Its cycles, oldest first",
         returns=list[Cycle],
+        query={"ranks": "0: without who had which rank, which is most of a large run's answer."},
     ),
     Endpoint(
         name="follow_events",
