@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import codec, form, placement, read, recovery, scale, steady
+from benchmarks import codec, form, placement, read, recovery, scale, state, steady
 from benchmarks.measure import Case, Finding
 
 FINDERS: dict[str, Callable[[bool], list[Finding]]] = {
@@ -13,5 +13,5 @@ FINDERS: dict[str, Callable[[bool], list[Finding]]] = {
 """What is counted rather than contested, by benchmark."""
 
 BENCHMARKS: dict[str, Callable[[bool], list[Case]]] = {
-    module.NAME: module.cases for module in (codec, placement, read, form, recovery, steady, scale)
+    module.NAME: module.cases for module in (codec, placement, read, form, recovery, steady, state, scale)
 }

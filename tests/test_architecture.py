@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent / "ft_rendezvous"
 MODULES = sorted(ROOT.rglob("*.py"))
 CORE = sorted((ROOT / "core").glob("*.py"))
 DOCTOR = sorted((ROOT / "doctor").rglob("*.py"))
+STATE = sorted((ROOT / "state").rglob("*.py"))
 JUDGING = [*sorted((ROOT / "doctor" / "checks").glob("*.py"))]
 JUDGING += [ROOT / "doctor" / f"{name}.py" for name in ("facts", "findings", "wording", "judging")]
 FOLDING = [
@@ -21,7 +22,8 @@ FOLDING = [
 ]
 TOO_LONG = 400
 TORCHLESS = ("wire", "board", "ports", "coordinator", "registry", "participant", "journal", "settings", "errors", "net")
-CATCHERS = ("state/recorder.py", "handler.py", "host.py", "line.py", "link.py", "door.py", "nvidia_health.py")
+CATCHERS = ("handler.py", "host.py", "line.py", "link.py", "door.py", "nvidia_health.py")
+CATCHERS += ("state/recorder.py", "state/web/hub.py")
 
 
 def name_of(path: Path) -> str:
@@ -106,6 +108,15 @@ def test_the_doctor_runs_where_torch_is_broken(path: Path) -> None:
         return
     needs_torch = {"torch", "tcp_store", "bootstrap", "host", "link", "session", "operator", "torch_seams", "handler"}
     assert not {part for module in imports_of(path) for part in module.split(".")[:2]} & needs_torch
+
+
+@pytest.mark.parametrize("path", STATE, ids=name_of)
+def test_the_state_is_known_and_told_without_torch(path: Path) -> None:
+    """Whoever keeps it is a process that starts at once; and what serves it stays out of what is pure."""
+    imported = imports_of(path)
+    assert not any(name.split(".")[0] == "torch" for name in imported)
+    if path.parent.name != "web":
+        assert not {name.split(".")[0] for name in imported} & {"starlette", "uvicorn", "h11", "prometheus_client"}
 
 
 @pytest.mark.parametrize("module", TORCHLESS)

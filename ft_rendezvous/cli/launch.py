@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import time
@@ -17,7 +18,7 @@ from ft_rendezvous.launch.abandoned import is_abandoned
 from ft_rendezvous.launch.ending import Ended, LetBe, decide_requeue, exit_code_of
 from ft_rendezvous.launch.local import plan_local
 from ft_rendezvous.launch.options import Options, Plan
-from ft_rendezvous.launch.running import Running, await_endpoint, say
+from ft_rendezvous.launch.running import Running, await_endpoint, is_over, read_verdict, say
 from ft_rendezvous.launch.slurm import (
     Allocation,
     awaited_endpoint,
@@ -65,8 +66,15 @@ def launch_run(asked: Asked) -> int:
     allocation = find_allocation(env, _ask_scontrol, _resolves, options.is_each_task, here=socket.gethostname())
     awaited = awaited_endpoint(options, allocation)
     plan = plan_slurm(options, allocation, None if awaited is None else UNPUBLISHED)
-    if awaited is not None and not asked.is_dry_run:
-        plan = plan_slurm(options, allocation, await_endpoint(awaited, plan.run.join_s))
+    if awaited is not None and asked.is_dry_run:
+        print(f"# {UNPUBLISHED} stands for what the array's first task will write to {awaited}")
+    elif awaited is not None:
+        endpoint = await_endpoint(awaited, plan.run.join_s, lambda: is_over(plan.run))
+        if endpoint is None:
+            ended = Ended(read_verdict(plan.run.verdict_path, plan.run.run_id), ())
+            say(f"run {plan.run.run_id} is over already: it {_tell(ended, plan)}")
+            return exit_code_of(ended)
+        plan = plan_slurm(options, allocation, endpoint)
     return _carry_out(asked, plan, allocation)
 
 
@@ -84,6 +92,7 @@ def _options(asked: Asked, env: Mapping[str, str]) -> Options:
         srun_args=parse_srun_args(asked.srun_args),
         torchrun=env.get("TORCHRUN") or "torchrun",
         ftr=env.get("FTR") or "ftr",
+        state_token=env.get("FT_STATE_TOKEN", ""),
     )
 
 
@@ -95,6 +104,8 @@ def _carry_out(asked: Asked, plan: Plan, allocation: Allocation | None) -> int:
     spares = run.max_nodes - run.min_nodes
     nodes = f"{run.min_nodes} active and {spares} spare nodes with {asked.nproc_per_node} workers each"
     say(f"run {run.run_id}: {nodes}, store at {run.endpoint}, logs {plan.logs}")
+    if plan.serve_elsewhere:
+        say(f"its store is to be served on that host, in {Path.cwd()}: {shlex.join(plan.serve_elsewhere)}")
     ended = Running(plan).run()
     say(f"run {run.run_id} {_tell(ended, plan)}")
     if allocation is not None:

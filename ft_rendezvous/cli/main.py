@@ -124,8 +124,8 @@ def launch(  # noqa: PLR0917
         str,
         typer.Option(
             metavar="first-node|batch-host|HOST:PORT",
-            help="Who hosts the store: the allocation's first node; the host of this very process, with **ftr serve**, "
-            "so that no compute node's loss ends the run; or an **ftr serve** that runs elsewhere.",
+            help="Who hosts the store: the allocation's first node; an **ftr serve** beside this very process (under "
+            "salloc on no compute node, whose loss would end the run; under sbatch on the first); or one elsewhere.",
         ),
     ] = "first-node",
     port: Annotated[
@@ -160,10 +160,10 @@ def launch(  # noqa: PLR0917
     line). A requeued job is a new run and resumes from its checkpoint. Job array: one run, every task a unit of nodes
     that train together or not at all; the first task hosts the store. SIGUSR1 (--signal=USR1@120) drains.
 
-    SIGTERM, SIGINT and SIGHUP end all nodes gently, SIGUSR1 and SIGUSR2 are passed on. TORCHRUN names another torchrun
-    than the one in PATH.
+    SIGTERM, SIGINT and SIGHUP end all nodes gently, SIGUSR1 and SIGUSR2 are passed on. The variables TORCHRUN and FTR
+    name another torchrun or ftr than those in PATH.
 
-    Exit code: 0 the run succeeded, 1 it failed, 3 it was cancelled, 2 wrong options, 128+N after signal N.
+    Exit code: 0 the run succeeded, 1 it failed or has no verdict, 3 it was cancelled, 2 no start, 128+N after signal N.
 
     Examples: `ftr launch --local 3+1 -- train.py`, or
     `sbatch -N 10 launcher.sh --active 8 --nproc-per-node 8 -- train.py`

@@ -174,6 +174,8 @@ class Controller(Fact, frozen=True, kw_only=True):
     """srun ends the others so long after the first has ended; 0 is never."""
     no_kill: bool | None = None
     """The job was submitted with --no-kill; None: nothing that can be seen says so."""
+    script_flags: tuple[str, ...] = ()
+    """What the batch script passes to srun that ends all nodes with one of them, as it is written there."""
 
 
 # --- requests and answers ---------------------------------------------------------------------------

@@ -14,6 +14,10 @@ from ft_rendezvous.doctor.wording import expand_names
 FLAGS = ("SLURM_KILL_BAD_EXIT", "SLURM_WAIT", "SLURM_NO_KILL", "SBATCH_NO_KILL")
 CONTROLLER_S = 5.0
 
+_SRUN = re.compile(r"(?:^|[\s/;&|(])srun(?=\s)(.*?)(?:\s(?:\S*/)?(?:torchrun|ftr|python\S*|bash|sh)\s|$)")
+"""The options of an srun, up to the program it starts."""
+_DEFEATING = re.compile(r"(?<!\S)(?:--kill-on-bad-exit(?:=1)?|-K1?|--wait[= ][1-9]\d*|-W ?[1-9]\d*)(?!\S)")
+
 
 def find_step(env: Mapping[str, str]) -> Step | None:
     """The job and step this process belongs to; None outside of SLURM.
@@ -45,15 +49,17 @@ def ask_controller(step: Step, env: Mapping[str, str]) -> Controller:
     conf = _scontrol("show", "config", env=env)
     kill = re.search(r"^KillOnBadExit\s*=\s*(\d+)", conf, re.MULTILINE)
     wait = re.search(r"^WaitTime\s*=\s*(\d+)", conf, re.MULTILINE)
+    script = _scontrol("write", "batch_script", step.job_id, "-", env=env)
     no_kill = (
         step.flags.get("SBATCH_NO_KILL", "off").lower() != "off"
-        or asks_no_kill(_scontrol("write", "batch_script", step.job_id, "-", env=env))
+        or asks_no_kill(script)
         or _was_submitted_so(_scontrol("show", "job", "--oneliner", step.job_id, env=env))
     )
     return Controller(
         kill_on_bad_exit=None if kill is None else kill[1] != "0",
         wait_s=None if wait is None else int(wait[1]),
         no_kill=True if no_kill else None,
+        script_flags=defeating_flags(script),
     )
 
 
@@ -70,6 +76,16 @@ def asks_no_kill(script: str) -> bool:
         elif line.strip() and not line.startswith("#"):
             return False
     return False
+
+
+def defeating_flags(script: str) -> tuple[str, ...]:
+    """What a batch script passes to srun that ends all nodes with one of them. Tasks cannot see srun's own flags."""
+    found: dict[str, None] = {}
+    for line in script.replace("\\\n", " ").splitlines():
+        srun = None if line.lstrip().startswith("#") else _SRUN.search(line)
+        if srun is not None:
+            found |= dict.fromkeys(_DEFEATING.findall(srun[1]))
+    return tuple(found)
 
 
 def _was_submitted_so(job: str) -> bool:

@@ -5,7 +5,7 @@ until the time limit. So a node that has nothing left to do looks at srun, which
 
 - it can be reached: all is well;
 - the machine refuses, for minutes: it is there, and srun is not;
-- the machine does not answer, and SLURM too takes the node for lost.
+- the machine refuses or does not answer, and SLURM too takes the node for lost.
 
 A node that is cut off itself sees neither of the last two, and must not end a job that goes on without it. There is no
 limit to the looking: the node has nothing else to do, and the job's time limit ends it.
@@ -60,7 +60,7 @@ def is_abandoned(
         refused_since = (refused_since or clock()) if found is Srun.REFUSED else None
         if refused_since is not None and clock() - refused_since >= REFUSED_S:
             return True
-        if found is Srun.SILENT and _is_lost_to(ask, batch_node):
+        if _is_lost_to(ask, batch_node):
             return True
         # All nodes of the job look, just when SLURM may have much to do.
         sleep(pause_s * random.uniform(0.5, 1.5))

@@ -19,6 +19,7 @@ MAX_RESTARTS = 1_000_000
 
 FIRST_NODE, BATCH_HOST = "first-node", "batch-host"
 VERDICT_NAME = "verdict.json"
+STATE_NAME = "state"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,8 @@ class Options:
     srun_args: tuple[str, ...] = ()
     torchrun: str = "torchrun"
     ftr: str = "ftr"
+    state_token: str = field(default="", repr=False)
+    """The nodes inherit it; it is never put into a command."""
 
     def __post_init__(self) -> None:
         if not self.script:
@@ -104,13 +107,14 @@ def make_run(
 
     The user's settings, also those of a file, win over the launcher's own.
     """
-    ours = {"verdict_file": str(log_dir / VERDICT_NAME), **extra}
+    ours = {"verdict_file": str(log_dir / VERDICT_NAME), "state_dir": str(log_dir / STATE_NAME), **extra}
     if options.has_identical_workers:
         ours["identical_workers"] = "true"
     given = with_config_file(options.conf)
     conf = {**{key: value for key, value in ours.items() if key not in given}, **options.conf}
+    env = {"FT_STATE_TOKEN": options.state_token}
     settings = parse_settings(
-        endpoint=endpoint, run_id=run_id, min_nodes=sizes[0], max_nodes=sizes[1], conf=conf, env={}, is_node=False
+        endpoint=endpoint, run_id=run_id, min_nodes=sizes[0], max_nodes=sizes[1], conf=conf, env=env, is_node=False
     )
     assert settings.node.verdict_file is not None
     return Run(

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -17,7 +17,7 @@ import msgspec
 from ft_rendezvous.addresses import parse_endpoint
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch.ending import ENDING, Ended
-from ft_rendezvous.launch.options import Plan, Process
+from ft_rendezvous.launch.options import Plan, Process, Run
 from ft_rendezvous.store_socket import Found, probe
 from ft_rendezvous.verdict_file import VerdictReport
 
@@ -41,6 +41,7 @@ class Running:
         self.signals: list[int] = []
         self.nodes: list[subprocess.Popen[bytes]] = []
         self.store: subprocess.Popen[bytes] | None = None
+        self._enders: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> Ended:
         """Start everything and wait for its end."""
@@ -64,6 +65,7 @@ class Running:
                 raise
             finally:
                 self._unpublish()
+                self._stop_enders()
         has_begun = next(self.plan.run.log_dir.glob("node-*/cycle-*"), None) is not None
         return Ended(self._verdict(), codes, tuple(self.signals), has_begun)
 
@@ -142,10 +144,16 @@ class Running:
         command = self.plan.end_command
         if signum in ENDING and command and self.nodes:
             with suppress(OSError):
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+                self._enders.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0))
             return
         for process in self.nodes:
             process.send_signal(signum)
+
+    def _stop_enders(self) -> None:
+        """scancel tries again while SLURM requeues a job: left alone, it would end the nodes of the job's next life."""
+        for process in self._enders:
+            process.kill()
+            process.wait()
 
     def _kill_all(self, signum: int = signal.SIGTERM) -> None:
         started = [*self.nodes, *([] if self.store is None else [self.store])]
@@ -186,14 +194,22 @@ def read_verdict(path: Path, run_id: str) -> VerdictReport | None:
     return report if report.run_id == run_id else None
 
 
-def await_endpoint(path: Path, patience_s: float) -> str:
-    """What the hosting task of a job array has published, once a store answers there.
+def is_over(run: Run) -> bool:
+    """Whether the run has ended for good; where it can help, its tasks are queued again and the run lives once more."""
+    report = read_verdict(run.verdict_path, run.run_id)
+    return report is not None and not report.is_retryable
+
+
+def await_endpoint(path: Path, patience_s: float, is_over: Callable[[], bool]) -> str | None:
+    """What the hosting task of a job array has published, once a store answers there; None if the run is over.
 
     A file may be left from a task that died; whoever hosts next replaces it. Raises ConfigError after the patience.
     """
     deadline = time.monotonic() + patience_s
     told = False
     while time.monotonic() < deadline:
+        if is_over():
+            return None
         with suppress(OSError):
             endpoint = path.read_text().strip()
             if endpoint and probe(*parse_endpoint(endpoint)) is Found.STORE:

@@ -184,7 +184,7 @@ def plan_slurm(options: Options, allocation: Allocation, published: str | None =
         extra={**_placement_conf(options, allocation), **_exit_conf(options, allocation)},
     )
     hosts_store = options.store == BATCH_HOST and published is None
-    is_shared = array is not None and array.is_hosting and options.store in (FIRST_NODE, BATCH_HOST)
+    is_shared = array is not None and _has_store(options, allocation)
     return Plan(
         run=run,
         nodes=(_srun(options, allocation, run),),
@@ -224,7 +224,16 @@ def _exit_conf(options: Options, allocation: Allocation) -> dict[str, str]:
     if allocation.batch_node is None:
         return {}
     again = " --requeue" if allocation.restarts < options.requeues else ""
-    return {"exit_command": f"{options.ftr} abandoned {allocation.job_id} {allocation.batch_node}{again}"}
+    look = f"{options.ftr} abandoned {allocation.job_id} {allocation.batch_node}{again}"
+    # Where that machine has the store too, whoever heard a verdict knows that it is there; and srun, where it is looked
+    # for, complains about every look.
+    return {"exit_command": f"[ $FT_VERDICT != unknown ] || {look}" if _has_store(options, allocation) else look}
+
+
+def _has_store(options: Options, allocation: Allocation) -> bool:
+    """Whether this job itself hosts the store, on the machine of its batch script."""
+    is_hosting = allocation.array is None or allocation.array.is_hosting
+    return is_hosting and options.store in (FIRST_NODE, BATCH_HOST)
 
 
 def _node_log(allocation: Allocation, log_dir: Path, part: int | str) -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from ft_rendezvous.addresses import format_endpoint
 from ft_rendezvous.state.events import Event, decode_event
 from ft_rendezvous.state.export_log import ExportLog
 from ft_rendezvous.state.feed import KeeperConfig
@@ -58,25 +59,36 @@ def _show(config: KeeperConfig, port: int, lines: Iterator[bytes], sinks: list[S
     # The web stack takes a moment to import; who only writes a log does not need it.
     from ft_rendezvous.state.web.app import make_app  # noqa: PLC0415
     from ft_rendezvous.state.web.hub import Hub  # noqa: PLC0415
-    from ft_rendezvous.state.web.serving import Server  # noqa: PLC0415
+    from ft_rendezvous.state.web.serving import Serving, serve  # noqa: PLC0415
 
     hub = Hub()
-    server = Server(make_app(hub, config.token), config.addr, port)
+    over = threading.Event()
 
     def read() -> None:
         try:
             _pass_on(lines, [*sinks, lambda _event, line: hub.take(line)])
         finally:
             hub.end()
-            threading.Timer(FOLLOWERS_S, server.stop).start()
+            over.set()
+
+    def tell(serving: Serving) -> None:
+        log.info("the state of this run is at http://%s", format_endpoint(serving.addr, serving.port))
+        threading.Thread(target=_stop_at_end, args=(over, serving.stop), daemon=True).start()
 
     reader = threading.Thread(target=read, name="ft-keeper-reader", daemon=True)
     reader.start()
     try:
-        server.run()
+        serve(make_app(hub, config.token), config.addr, port, tell)
     except OSError as error:
-        log.warning("the state cannot be served at %s port %d: %s; training goes on", config.addr, port, error)
+        text = "the state cannot be served at %s: %s: choose another state_port next time; training goes on"
+        log.warning(text, format_endpoint(config.addr, port), error.strerror or error)
     reader.join()
+
+
+def _stop_at_end(over: threading.Event, stop: Callable[[], None]) -> None:
+    over.wait()
+    threading.Event().wait(FOLLOWERS_S)
+    stop()
 
 
 def main() -> None:

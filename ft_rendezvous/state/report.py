@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ft_rendezvous import journal
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.state.events import Event, StateTold
-from ft_rendezvous.state.known import NS, RunState, cause_of
+from ft_rendezvous.state.known import NS, RunState, cause_of_pause
 
 SLOW_KEPT = 3
 """Of one cycle."""
@@ -23,7 +23,14 @@ FAILURES_KEPT = 3
 """Of one cycle: what fails after the first few mostly fails because of them."""
 
 
-_MOVES = (journal.RunBegan, journal.CycleOpened, journal.CycleSealed, journal.RunEnded, journal.HostLeft)
+_MOVES = (
+    journal.NodeFenced,
+    journal.RunBegan,
+    journal.CycleOpened,
+    journal.CycleSealed,
+    journal.RunEnded,
+    journal.HostLeft,
+)
 """What may begin or end a phase."""
 
 
@@ -190,6 +197,16 @@ class Report:
             after.since_ns = max(before.since_ns, after.since_ns)
             self._close(after.since_ns)
             self._now = after
+        elif before.phase is Phase.LOST:
+            self._learn(before, after)
+
+    def _learn(self, before: _Now, after: _Now) -> None:
+        """A lease that runs out tells what workers failed of, and that the world was broken before they did."""
+        before.cause = after.cause
+        last = self.spans[-1] if self.spans else None
+        if last is not None and last.phase is Phase.TRAINING and last.start_ns <= after.since_ns < last.end_ns:
+            before.since_ns = after.since_ns
+            self.spans[-1:] = [replace(last, end_ns=after.since_ns)] if after.since_ns > last.start_ns else []
 
     def _close(self, end_ns: int) -> None:
         now, self._now = self._now, None
@@ -268,5 +285,5 @@ def _phase_of(state: RunState, time_ns: int) -> _Now | None:
     if state.whole_since_ns is not None:
         return _Now(Phase.TRAINING, cycle_id, "", state.whole_since_ns)
     if state.broken_since_ns is not None and cycle is not None:
-        return _Now(Phase.LOST, cycle_id, cause_of(cycle.why), state.broken_since_ns)
+        return _Now(Phase.LOST, cycle_id, cause_of_pause(state), state.broken_since_ns)
     return _Now(Phase.WAITING, 0, "", time_ns)

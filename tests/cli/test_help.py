@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+import typer
 
 from ft_rendezvous import __version__
+from ft_rendezvous.cli.main import app
 from ft_rendezvous.settings import settings_table
 from tests.cli.conftest import Shell
 
@@ -69,6 +71,19 @@ def test_help_of_a_command_is_complete(shell: Shell, command: str, options: list
     done = shell.ftr(command, "--help")
     assert done.returncode == 0
     assert [option for option in options if option not in done.stdout] == []
+
+
+def test_every_option_of_every_command_is_explained() -> None:
+    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - a group's, which mypy cannot know
+    assert {"launch", "serve", "doctor"} <= commands.keys()
+    unexplained = [
+        (name, parameter.name)
+        for name, command in commands.items()
+        if not command.hidden
+        for parameter in command.params
+        if not parameter.help
+    ]
+    assert unexplained == []
 
 
 def test_version(shell: Shell) -> None:

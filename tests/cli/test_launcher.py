@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from tests.cli.conftest import Shell
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / "launcher.sh"
 TRAIN = ROOT / "examples" / "train.py"
+EXAMPLES = sorted((ROOT / "examples" / "slurm").glob("*.sbatch"))
 
 
 def test_help_names_every_option(shell: Shell) -> None:
@@ -24,7 +26,7 @@ def test_help_names_every_option(shell: Shell) -> None:
         *("--each-task", "--srun-args", "--dry-run"),
     ):
         assert f" {option} " in done.stdout
-    for word in ("first-node|batch-host|HOST:PORT", "SIGUSR1", "Exit code: 0", "TORCHRUN", "verdict.json"):
+    for word in ("first-node|batch-host|HOST:PORT", "SIGUSR1", "Exit code: 0", "TORCHRUN", " FTR ", "verdict.json"):
         assert word in done.stdout
 
 
@@ -41,6 +43,125 @@ def test_dry_run_prints_one_command_per_node_and_runs_nothing(shell: Shell) -> N
         assert ",lease_timeout=4' --logs-specs=ft '--log-dir=my logs' --tee=3 train.py --name 'a b' " in line
         assert line.endswith(f" >'my logs/node-{rank}.log' 2>&1 </dev/null &")
     assert list(shell.place.iterdir()) == []
+
+
+# --- in a job, with a stand-in for SLURM ------------------------------------------------------------
+
+SCONTROL = """#!/bin/sh
+case "$1 $2" in
+  "show hostnames") echo n1 ;;
+  "show node") echo NodeName=n1 NodeAddr=192.0.2.7 ;;
+  "show config") echo "TopologyPlugin = topology/tree" ;;
+esac
+"""
+SRUN = """#!/bin/sh
+printf '%s\\n' srun "$@" >given
+"""
+
+
+def in_a_job(shell: Shell, nodes: int, **more: str) -> dict[str, str]:
+    """The environment of a batch script; srun writes down what it is given."""
+    for name, text in (("scontrol", SCONTROL), ("srun", SRUN)):
+        (shell.place / name).write_text(text)
+        (shell.place / name).chmod(0o755)
+    job = {"SLURM_JOB_ID": "42", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_JOB_NODELIST": "n[1-9]"}
+    return {**job, "SLURMD_NODENAME": "n1", "PATH": f"{shell.place}:{shell.env['PATH']}", **more}
+
+
+def task_of_array(task: int) -> dict[str, str]:
+    facts = {"JOB_ID": 40, "TASK_ID": task, "TASK_COUNT": 3, "TASK_MIN": 0}
+    return {f"SLURM_ARRAY_{name}": str(value) for name, value in facts.items()}
+
+
+def test_dry_run_in_a_job_prints_exactly_what_is_run(shell: Shell) -> None:
+    env = in_a_job(shell, 6)
+    options = ("--active", "4", "--nproc-per-node", "8", "--srun-args", "--comment 'two words'", "--requeue", "2")
+    command = (*options, "--", "train.py", "--name", "a b")
+    told = shell.run(LAUNCHER, "--dry-run", *command, **env)
+    assert told.returncode == 0, told.stderr
+    assert not (shell.place / "given").exists()
+    done = shell.run(LAUNCHER, *command, **env)
+    assert done.returncode == 0, done.stderr
+    made, srun, wait = told.stdout.splitlines()
+    assert (made, wait) == ("mkdir -p ft-logs/42.0", "wait")
+    assert [*(shell.place / "given").read_text().splitlines(), "</dev/null", "&"] == shlex.split(srun)
+
+
+def test_who_keeps_the_store_elsewhere_is_told_how_to_start_it(shell: Shell) -> None:
+    env = in_a_job(shell, 2)
+    done = shell.run(LAUNCHER, "--store", "stable:2000", "--rdzv-conf", "lease_timeout=9", "--", "train.py", **env)
+    (line,) = (line for line in done.stderr.splitlines() if "ftr serve" in line)
+    told, _, command = line.partition(": ftr ")
+    assert told == f"launcher: its store is to be served on that host, in {shell.place}"
+    *words, conf = shlex.split(command)
+    assert words == ["serve", "--endpoint=stable:2000", "--rdzv-id=42.0", "--nnodes=2:2"]
+    assert {"verdict_file=ft-logs/42.0/verdict.json", "domain_from=slurm-topology", "lease_timeout=9"} <= set(
+        conf.removeprefix("--rdzv-conf=").split(",")
+    )
+
+
+def test_dry_run_says_what_it_cannot_know(shell: Shell) -> None:
+    env = in_a_job(shell, 2, **task_of_array(1))
+    told = shell.run(LAUNCHER, "--dry-run", "--active", "4", "--", "train.py", **env)
+    assert told.returncode == 0, told.stderr
+    first, *_, srun, _wait = told.stdout.splitlines()
+    stands_for = first.split()[1]
+    assert first == f"# {stands_for} stands for what the array's first task will write to ft-logs/40/endpoint"
+    assert f" --rdzv-endpoint={stands_for} " in srun
+
+
+def test_a_task_that_starts_after_the_end_has_nothing_to_do(shell: Shell) -> None:
+    """Tasks start when SLURM has room for them, and it may be that the run did not need this one."""
+    (shell.place / "ft-logs" / "40").mkdir(parents=True)
+    verdict = '{"run_id": "40", "verdict": "succeeded", "reason": "", "cycle": 3}'
+    (shell.place / "ft-logs" / "40" / "verdict.json").write_text(verdict)
+    options = ("--active", "4", "--rdzv-conf", "join_timeout=3600", "--requeue", "2")
+    done = shell.run(LAUNCHER, *options, "--", "train.py", **in_a_job(shell, 2, **task_of_array(2)))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr == "launcher: run 40 is over already: it succeeded in cycle 3\n"
+    assert not (shell.place / "given").exists()
+
+
+OWN_SETTINGS = {
+    "plain": ("4:4", "8", "join_timeout=60"),
+    "hot_spares": ("4:6", "8", "lease_timeout=10,beat_interval=2"),
+    "job_array": ("4:6", "8", "join_timeout=3600"),
+    "preemptible": ("3:4", "8", "drain_grace_s=60"),
+    "heterogeneous": ("4:5", "4", "lease_timeout=5"),
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_works_as_it_stands(shell: Shell, example: Path) -> None:
+    """The tests on a cluster bring settings of their own; these are the ones that users get."""
+    given = [word for line in example.read_text().splitlines() if line.startswith("#SBATCH") for word in line.split()]
+    nodes = [word.partition("=")[2] for word in given if word.startswith("--nodes=")]
+    more: dict[str, str] = {}
+    if example.stem == "job_array":
+        assert "--array=0-2" in given
+        more = task_of_array(0)
+    if example.stem == "heterogeneous":
+        more = {f"SLURM_JOB_NUM_NODES_HET_GROUP_{part}": count for part, count in enumerate(nodes)}
+        more["SLURM_HET_SIZE"] = str(len(nodes))
+    env = in_a_job(shell, int(nodes[0]), **more)
+    (shell.place / "launcher.sh").write_text(f'#!/bin/sh\nexec {LAUNCHER} --dry-run "$@"\n')
+    (shell.place / "launcher.sh").chmod(0o755)
+    done = shell.run("bash", example, "train.py", "--epochs", "3", **env)
+    assert done.returncode == 0, done.stderr
+    nnodes, nproc, conf = OWN_SETTINGS[example.stem]
+    words = shlex.split(done.stdout)
+    assert {f"--nnodes={nnodes}", f"--nproc-per-node={nproc}"} <= set(words)
+    assert {word.endswith(f",{conf}") for word in words if word.startswith("--rdzv-conf=")} == {True}
+    assert words[-6:] == ["train.py", "--epochs", "3", "</dev/null", "&", "wait"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_submitted_by_a_test(example: Path) -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "slurm").glob("test_*.py"))
+    assert f'submitter.example("{example.name}"' in tests.replace("(\n        ", "(")
+
+
+# --- what cannot work -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -87,9 +208,7 @@ def test_without_ftr_the_next_step_is_told(shell: Shell) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "script", [LAUNCHER, *sorted((ROOT / "examples" / "slurm").glob("*.sbatch"))], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("script", [LAUNCHER, ROOT / ".ci" / "run", *EXAMPLES], ids=lambda path: path.name)
 def test_scripts_pass_shellcheck(shell: Shell, script: Path) -> None:
     done = shell.run(Path(sys.executable).parent / "shellcheck", script)
     assert done.stdout == ""

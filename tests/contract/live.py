@@ -18,6 +18,7 @@ from ft_rendezvous.host import Host
 from ft_rendezvous.journal import Entry
 from ft_rendezvous.participant import Place
 from ft_rendezvous.settings import NodeSettings, RunSettings, Settings
+from ft_rendezvous.state_settings import StateSettings
 from ft_rendezvous.tcp_store import TcpStore, connect
 from tests.contract.benches import LONG_S
 
@@ -65,10 +66,10 @@ class LiveNode:
 
 
 class LiveRun:
-    def __init__(self, settings: RunSettings) -> None:
+    def __init__(self, settings: RunSettings, state: StateSettings | None = None) -> None:
         self.settings = settings
         self.entries: list[Entry] = []
-        self.host: Host = session.serve(settings, 0, self.entries.append)
+        self.host: Host = session.serve(settings, 0, self.entries.append, state=state)
         self.port: int = self.host._served.port
         self.keys = self.host.coordinator.keys
         self.nodes: list[LiveNode] = []
@@ -139,8 +140,8 @@ class LiveRun:
 
 
 @contextmanager
-def live_run(**changes: Any) -> Iterator[LiveRun]:
-    run = LiveRun(run_settings(**changes))
+def live_run(state: StateSettings | None = None, **changes: Any) -> Iterator[LiveRun]:
+    run = LiveRun(run_settings(**changes), state)
     try:
         yield run
     finally:

@@ -58,7 +58,7 @@ def test_whatever_does_not_pass_has_a_remedy() -> None:
         in_step(node(3, infra_rank=1, reverse=(lookup("::ffff:10.0.0.4", 5.0),)), 9, SLURM_KILL_BAD_EXIT="1"),
         endpoint=Endpoint(state=State.STRANGER, detail="another program listens there"),
         expected=9,
-        controller=Controller(kill_on_bad_exit=True, wait_s=30),
+        controller=Controller(kill_on_bad_exit=True, wait_s=30, script_flags=("-K",)),
         clients=Clients(lookups=(lookup("::ffff:10.0.0.4", 5.0),)),
         files_wanted=1 << 30,
     )
@@ -478,6 +478,7 @@ def steps(count: int, controller: Controller | None = None, **flags: str) -> Exa
         ({"SLURM_WAIT": "30"}, None, ["fail"], "SLURM_WAIT=30: srun ends all nodes 30 s after the first has ended"),
         ({}, Controller(kill_on_bad_exit=True), ["warn"], "KillOnBadExit=1"),
         ({}, Controller(wait_s=60), ["warn"], "WaitTime=60"),
+        ({}, Controller(script_flags=("-K", "-W 5")), ["warn"], "the batch script passes -K, -W 5 to srun"),
     ],
 )
 def test_flags_that_defeat_spares(

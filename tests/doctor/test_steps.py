@@ -8,7 +8,7 @@ import pytest
 
 from ft_rendezvous.doctor.facts import Controller, Step
 from ft_rendezvous.doctor.meeting import meeting_ports
-from ft_rendezvous.doctor.steps import ask_controller, asks_no_kill, find_step
+from ft_rendezvous.doctor.steps import ask_controller, asks_no_kill, defeating_flags, find_step
 
 IN_STEP = {
     "SLURM_JOB_ID": "7",
@@ -78,6 +78,24 @@ def test_a_batch_script_that_asks_to_outlive_its_nodes(script: str, is_asked: bo
     assert asks_no_kill(script) is is_asked
 
 
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("srun --kill-on-bad-exit=1 torchrun train.py", ["--kill-on-bad-exit=1"]),
+        ("srun --kill-on-bad-exit -N 2 torchrun train.py", ["--kill-on-bad-exit"]),
+        ("exec srun -K --wait=30 torchrun train.py", ["-K", "--wait=30"]),
+        ("/usr/bin/srun -W 5 \\\n  -K1 torchrun train.py", ["-W 5", "-K1"]),
+        ("srun -K a\nsrun -K b", ["-K"]),
+        ("srun --kill-on-bad-exit=0 --wait=0 -W0 torchrun train.py", []),
+        ("srun torchrun train.py -K --wait=30", []),
+        ("# srun -K torchrun train.py", []),
+        ("mysrun -K torchrun train.py", []),
+    ],
+)
+def test_a_batch_script_whose_srun_ends_all_nodes_with_one(command: str, found: list[str]) -> None:
+    assert list(defeating_flags(f"#!/bin/bash\n#SBATCH --nodes=6\n{command}\n")) == found
+
+
 def scontrol(place: Path, script: str) -> dict[str, str]:
     program = place / "scontrol"
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -88,7 +106,7 @@ def scontrol(place: Path, script: str) -> dict[str, str]:
 SHOW_CONFIG = """
 case "$1 $2" in
   "show config") printf 'KillOnBadExit           = 1\\nKillWait                = 30 sec\\nWaitTime = 15 sec\\n' ;;
-  "write batch_script") printf '#!/bin/bash\\n#SBATCH --no-kill\\nsrun x\\n' ;;
+  "write batch_script") printf '#!/bin/bash\\n#SBATCH --no-kill\\nsrun -K x\\n' ;;
   *) exit 1 ;;
 esac
 """
@@ -100,7 +118,7 @@ echo 'JobId=7 SubmitLine=sbatch --no-kill -N 6 run.sh WorkDir=/home/a StdErr=/de
 
 def test_the_controller_is_asked_for_what_only_it_knows(tmp_path: Path) -> None:
     found = ask_controller(Step(job_id="7"), scontrol(tmp_path, SHOW_CONFIG))
-    assert found == Controller(kill_on_bad_exit=True, wait_s=15, no_kill=True)
+    assert found == Controller(kill_on_bad_exit=True, wait_s=15, no_kill=True, script_flags=("-K",))
 
 
 def test_a_command_line_that_slurm_shows_counts_too(tmp_path: Path) -> None:

@@ -70,6 +70,12 @@ def test_a_job_is_abandoned_once_slurm_too_has_lost_its_node(monkeypatch: pytest
     assert cluster.looks == 3
 
 
+def test_a_machine_that_refuses_is_lost_as_soon_as_slurm_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, [Srun.REFUSED], ["ALLOCATED", "DOWN*"])
+    assert cluster.is_abandoned()
+    assert cluster.looks == 1
+
+
 def test_a_node_that_was_cut_off_itself_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reaches SLURM's controller, which hears of the other node as ever."""
     cluster = Cluster(monkeypatch, [Srun.SILENT] * 50 + [Srun.THERE], ["ALLOCATED"])

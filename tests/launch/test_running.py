@@ -17,7 +17,7 @@ from ft_rendezvous.core.model import VerdictKind
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch import running
 from ft_rendezvous.launch.options import Plan, Process, Run
-from ft_rendezvous.launch.running import Running, await_endpoint, read_verdict
+from ft_rendezvous.launch.running import Running, await_endpoint, is_over, read_verdict
 from ft_rendezvous.net import listen
 from ft_rendezvous.tcp_store import ServedStore
 from ft_rendezvous.verdict_file import VerdictReport, write_verdict
@@ -91,7 +91,9 @@ def test_signals_are_passed_on_and_remembered(tmp_path: Path, signum: signal.Sig
 
 
 def test_where_a_command_ends_the_nodes_it_is_run_instead(tmp_path: Path) -> None:
-    command = (sys.executable, "-c", f"open(r'{tmp_path}/asked', 'w').write('end')")
+    """And no longer than they are there: scancel tries again while SLURM requeues a job, and ends its next life."""
+    write = f"open(r'{tmp_path}/asked', 'w').write(str(os.getpid()))"
+    command = (sys.executable, "-c", f"import os, signal; {write}; signal.pause()")
     plan = dataclasses.replace(plan_of(tmp_path, WAITS.format(place=tmp_path)), end_command=command)
     poker = poke(tmp_path, signal.SIGTERM)
 
@@ -107,7 +109,8 @@ def test_where_a_command_ends_the_nodes_it_is_run_instead(tmp_path: Path) -> Non
     poker.join()
     drainer.join()
     assert list(ended.exit_codes) == [signal.SIGUSR1], "the node itself was not sent SIGTERM"
-    assert (tmp_path / "asked").read_text() == "end"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "asked").read_text()), 0)
 
 
 def test_a_node_that_hangs_after_the_end_does_not_hold_the_others(
@@ -190,12 +193,28 @@ def test_an_endpoint_counts_once_a_store_is_there(tmp_path: Path) -> None:
         free.bind(("localhost", 0))
         path.write_text(f"localhost:{free.getsockname()[1]}\n")
     with pytest.raises(ConfigError, match="has the array's first task started"):
-        await_endpoint(path, 0.2)
+        await_endpoint(path, 0.2, lambda: False)
     listener = listen(0)
     endpoint = f"localhost:{listener.getsockname()[1]}"
     served = ServedStore(listener)
     try:
         path.write_text(f"{endpoint}\n")
-        assert await_endpoint(path, 10.0) == endpoint
+        assert await_endpoint(path, 10.0, lambda: False) == endpoint
     finally:
         served.stop()
+
+
+def test_nobody_waits_for_the_store_of_a_run_that_is_over(tmp_path: Path) -> None:
+    assert await_endpoint(tmp_path / "endpoint", 3600.0, lambda: True) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_retryable", "over"),
+    [("succeeded", False, True), ("failed", False, True), ("failed", True, False), ("cancelled", True, False)],
+)
+def test_a_run_that_may_be_queued_again_is_not_over(tmp_path: Path, kind: str, is_retryable: bool, over: bool) -> None:
+    plan = plan_of(tmp_path, "")
+    assert not is_over(plan.run)
+    verdict = VerdictReport(run_id="r", verdict=VerdictKind(kind), reason="", is_retryable=is_retryable, cycle=1)
+    write_verdict(plan.run.verdict_path, verdict)
+    assert is_over(plan.run) is over

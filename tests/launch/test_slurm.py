@@ -158,7 +158,7 @@ def test_a_job_is_one_srun_whose_nodes_do_not_end_each_other() -> None:
         "--rdzv-backend=ft",
         "--rdzv-endpoint=machine7:29400",
         "--rdzv-id=42.2",
-        "--rdzv-conf=verdict_file=ft-logs/42.2/verdict.json,identical_workers=true",
+        "--rdzv-conf=verdict_file=ft-logs/42.2/verdict.json,state_dir=ft-logs/42.2/state,identical_workers=true",
         "--logs-specs=ft",
         "--log-dir=ft-logs/42.2",
         "--tee=3",
@@ -181,17 +181,33 @@ def test_a_task_of_an_array_never_speaks_for_all(is_each_task: bool) -> None:
     env = {**ARRAY, "SLURM_JOB_ID": "40", "SLURMD_NODENAME": "n7"}
     plan = plan_slurm(options(requeues=3), allocation_of(env, is_each_task), "m:1")
     assert plan.end_command == ("scancel", "--signal=TERM", "40_3")
-    assert setting(plan, "exit_command") == "ftr abandoned 40_3 n7 --requeue"
+    assert (setting(plan, "exit_command") or "").endswith("ftr abandoned 40_3 n7 --requeue")
     assert allocation_of(env, is_each_task).job_id == "40_3"
     assert plan.run.run_id == ("40_3.2" if is_each_task else "40")
 
 
 def test_a_job_whose_batch_script_is_lost_is_ended_by_its_nodes() -> None:
     batch = allocation_of({**JOB, "SLURMD_NODENAME": "n7"})
-    assert setting(plan_slurm(options(), batch), "exit_command") == "ftr abandoned 42 n7"
-    assert setting(plan_slurm(options(requeues=2), batch), "exit_command") == "ftr abandoned 42 n7", "often enough"
-    assert setting(plan_slurm(options(requeues=3), batch), "exit_command") == "ftr abandoned 42 n7 --requeue"
+
+    def command(requeues: int) -> str | None:
+        return setting(plan_slurm(options(requeues=requeues, store="stable:2000"), batch), "exit_command")
+
+    assert command(0) == "ftr abandoned 42 n7"
+    assert command(2) == "ftr abandoned 42 n7", "often enough"
+    assert command(3) == "ftr abandoned 42 n7 --requeue"
     assert setting(plan_slurm(options(), allocation_of(JOB)), "exit_command") is None
+
+
+def test_nobody_looks_for_a_batch_script_whose_machine_has_just_told_the_verdict() -> None:
+    batch = {"SLURMD_NODENAME": "n7"}
+    only_if_lost = "[ $FT_VERDICT != unknown ] || ftr abandoned "
+    for store in ("first-node", "batch-host"):
+        plan = plan_slurm(options(store=store), allocation_of({**JOB, **batch}))
+        assert setting(plan, "exit_command") == f"{only_if_lost}42 n7"
+    hosting = allocation_of({**ARRAY, **batch, "SLURM_ARRAY_TASK_ID": "1"})
+    assert setting(plan_slurm(options(), hosting), "exit_command") == f"{only_if_lost}40_1 n7"
+    another = plan_slurm(options(), allocation_of({**ARRAY, **batch}), "m:1")
+    assert setting(another, "exit_command") == "ftr abandoned 40_3 n7"
 
 
 def test_all_nodes_train_unless_told_otherwise() -> None:
@@ -229,18 +245,31 @@ def test_domains_come_from_the_topology_if_there_is_one_and_the_user_has_not_sai
 
 
 def test_what_the_user_sets_wins() -> None:
-    conf = {"verdict_file": "/elsewhere.json", "identical_workers": "false", "lease_timeout": "9"}
+    conf = {
+        "verdict_file": "/elsewhere.json",
+        "state_dir": "/state",
+        "identical_workers": "false",
+        "lease_timeout": "9",
+    }
     run = plan_slurm(options(conf=conf), allocation_of(JOB)).run
     assert run.conf == conf
     assert run.verdict_path == Path("/elsewhere.json")
 
 
 def test_what_the_user_sets_in_a_file_wins_too(tmp_path: Path) -> None:
-    text = f'verdict_file = "{tmp_path}/v.json"\njoin_timeout = 5\nidentical_workers = false\n'
+    text = f'verdict_file = "{tmp_path}/v.json"\nstate_dir = "/state"\njoin_timeout = 5\nidentical_workers = false\n'
     (tmp_path / "run.toml").write_text(text)
     run = plan_slurm(options(conf={"config": f"{tmp_path}/run.toml"}), allocation_of(JOB)).run
     assert run.conf == {"config": f"{tmp_path}/run.toml"}
     assert (run.verdict_path, run.join_s) == (tmp_path / "v.json", 5.0)
+
+
+def test_a_secret_that_nodes_inherit_is_enough_and_is_in_no_command() -> None:
+    conf = {"state_port": "8080", "state_addr": "0.0.0.0"}
+    with pytest.raises(ConfigError, match="FT_STATE_TOKEN"):
+        plan_slurm(options(conf=conf), allocation_of(JOB))
+    plan = plan_slurm(options(conf=conf, state_token="secret"), allocation_of(JOB))
+    assert "secret" not in "\n".join(plan.lines())
 
 
 def test_settings_that_no_node_would_take_are_told_before_any_is_started() -> None:
@@ -269,7 +298,7 @@ def test_a_store_on_the_batch_host_is_served_there_and_named_to_all() -> None:
         "--endpoint=login1:29999",
         "--rdzv-id=42.2",
         "--nnodes=2:4",
-        "--rdzv-conf=verdict_file=ft-logs/42.2/verdict.json,identical_workers=true",
+        "--rdzv-conf=verdict_file=ft-logs/42.2/verdict.json,state_dir=ft-logs/42.2/state,identical_workers=true",
     ]
     assert "--rdzv-endpoint=login1:29999" in words(plan)
     assert not any("is_host" in word for word in plan.store.command)

@@ -32,9 +32,10 @@ def test_a_flag_that_defeats_spares_fails_and_is_still_told(cluster: SlurmCluste
     """srun ends the step with the first task that exits 1: the table must be out by then."""
     (port,) = free_ports(1)
     doctor = f"ftr doctor --endpoint $(hostname):{port} --timeout 150"
-    commands = f"export SLURM_KILL_BAD_EXIT=1\nsrun --ntasks-per-node=1 {doctor}; echo code $?"
+    commands = f"export SLURM_KILL_BAD_EXIT=1\nsrun --ntasks-per-node=1 --wait=99 {doctor}; echo code $?"
     told = submit(cluster, tmp_path, "--nodes=3", commands)
     assert "SLURM_KILL_BAD_EXIT is set: srun ends all nodes when one of them fails" in told
+    assert "the batch script passes --wait=99 to srun" in told
     assert "warn  no-kill" in told
     assert "3 nodes examined" in told
     assert told.endswith("code 1\n")

@@ -53,8 +53,8 @@ def test_a_signal_to_an_agent_drains_its_node(submitter: Submitter, cluster: Slu
 
 
 def test_a_drained_job_is_queued_again(submitter: Submitter, cluster: SlurmCluster) -> None:
-    """As --signal=USR1@120 does it before the time limit. Here the signal ends workers that do not catch it, too."""
-    worker = submitter.until_done("--checkpoint", submitter.checkpoint, "--save-rank", 0)
+    """As --signal=USR1@120 does it before the time limit, with workers that end well, as docs/slurm.md asks them to."""
+    worker = submitter.until_done("--on-usr1", "end", "--checkpoint", submitter.checkpoint, "--save-rank", 0)
     run = submitter.launch(2, worker, launcher=["--requeue", 1])
     run.wait_reports("step", 2, cycle=1)
     cluster.run("scancel", "--signal=USR1", run.job.id)
@@ -66,10 +66,23 @@ def test_a_drained_job_is_queued_again(submitter: Submitter, cluster: SlurmClust
     verdict = run.verdict
     assert (verdict["verdict"], verdict["is_retryable"]) == ("cancelled", True)
     assert "drained" in verdict["reason"]
-    # Once is what was asked for: drained again, the job is over.
-    cluster.run("scancel", "--signal=USR1", run.job.id)
+    assert {report["rank"] for report in run.reports("usr1")} == {"0", "1"}
+    # Once is what was asked for: drained again, the job is over. With --signal=B:USR1 the launcher alone is told.
+    cluster.run("scancel", "--batch", "--signal=USR1", run.job.id)
     second.assert_ends("FAILED", 3)
+    assert {report["rank"] for report in second.reports("usr1")} == {"0", "1"}
     assert "--requeue 1" in run.job.text
+    cluster.assert_nothing_runs()
+
+
+def test_a_cancelled_job_is_not_queued_again(submitter: Submitter, cluster: SlurmCluster) -> None:
+    run = submitter.launch(2, submitter.until_done(), launcher=["--requeue", 1])
+    run.wait_reports("step", 2, cycle=1)
+    cluster.run("scancel", run.job.id)
+    assert run.job.wait_end() == "CANCELLED", run.explain()
+    assert run.job.fact("Restarts") == "0"
+    assert run.verdict["verdict"] == "cancelled"
+    assert "not queued again: the job was told to end" in run.job.text
     cluster.assert_nothing_runs()
 
 
@@ -88,15 +101,22 @@ def test_scontrol_requeue_resumes_in_a_new_run(submitter: Submitter, cluster: Sl
     cluster.assert_nothing_runs()
 
 
+def end_in(run: Run, seconds: float) -> None:
+    """Set the job's time limit, which has minutes, by the time of its end, which has seconds."""
+    ends_at = datetime.now() + timedelta(seconds=seconds)
+    run.job.cluster.run("scontrol", "update", f"JobId={run.job.id}", f"EndTime={ends_at.isoformat(timespec='seconds')}")
+
+
 def test_the_time_limit_ends_a_job_that_was_told_before(submitter: Submitter, cluster: SlurmCluster) -> None:
     worker = submitter.until_done("--on-usr1", "tell", "--checkpoint", submitter.checkpoint, "--save-rank", 0)
-    run = submitter.launch(2, worker, sbatch=["--time=10", "--signal=USR1@10"])
+    run = submitter.launch(2, worker, sbatch=["--time=10"])
     run.wait_reports("step", 2, cycle=1)
-    # A time limit has minutes; the time of the end has seconds. SLURM warns when the end is near its next but one look.
-    ends_at = datetime.now() + timedelta(seconds=TIME_LOOK_S + 5)
-    cluster.run("scontrol", "update", f"JobId={run.job.id}", f"EndTime={ends_at.isoformat(timespec='seconds')}")
+    assert run.reports("usr1") == []
+    # launcher.sh itself asks to be warned two minutes before the end.
+    end_in(run, 115)
     run.wait_reports("usr1", 2, cycle=1)
     assert run.job.state == "RUNNING"
+    end_in(run, 1)
     assert run.job.wait_end(3 * TIME_LOOK_S) == "TIMEOUT", run.explain()
     verdict = run.verdict
     assert (verdict["verdict"], verdict["is_retryable"]) == ("cancelled", True)

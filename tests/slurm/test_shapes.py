@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shlex
+import socket
 import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.slurm.cluster import SlurmCluster
-from tests.slurm.jobs import LAUNCHER, Job, Run, Submitter, conf_text
+from tests.slurm.cluster import SlurmCluster, free_ports, wait_until
+from tests.slurm.jobs import LAUNCHER, START_S, Job, Run, Submitter, conf_text
 
 TASKS, NODES_PER_TASK = 3, 2
 
@@ -83,6 +89,63 @@ def test_a_task_that_lost_its_batch_script_ends_with_the_run(submitter: Submitte
     cluster.assert_nothing_runs()
 
 
+def test_an_array_whose_store_is_elsewhere_outlives_its_first_task(submitter: Submitter, cluster: SlurmCluster) -> None:
+    endpoint = f"{socket.gethostname()}:{free_ports(1)[0]}"
+    told = ["--active", 4, "--store", endpoint, f"--rdzv-conf={conf_text(None)}"]
+    # Held, so that the last task comes last.
+    array = submitter.submit("--hold", "--array=0-2", "--nodes=2", LAUNCHER, *told, "--", *submitter.until_done())
+    tasks = [Job(cluster, f"{array.id}_{task}", submitter.path("none")) for task in range(TASKS)]
+    run = Run(tasks[1], submitter.path("ft-logs") / array.id, NODES_PER_TASK)
+    cluster.run("scontrol", "release", tasks[0].id)
+    cluster.run("scontrol", "release", tasks[1].id)
+    with served(submitter) as store:
+        assert sorted(run.wait_ranks(1, 4)) == [0, 1, 2, 3]
+        cluster.run("scontrol", "release", tasks[2].id)
+        run.wait_log(r"(spare|standby) in cycle=1")
+        cluster.run("scancel", tasks[0].id)
+        assert sorted(run.wait_ranks(2, 4)) == [2, 3, 4, 5]
+        submitter.done.touch()
+        assert [task.wait_end() for task in tasks] == ["CANCELLED", "COMPLETED", "COMPLETED"], run.explain()
+        assert store.wait(START_S) == 0
+    assert (run.verdict["verdict"], run.verdict["run_id"]) == ("succeeded", array.id)
+    assert not (run.log_dir / "endpoint").exists(), "nobody needs it"
+    cluster.assert_nothing_runs()
+
+
+@contextlib.contextmanager
+def served(submitter: Submitter) -> Iterator[subprocess.Popen[bytes]]:
+    """The store that a job's output asks for, started as it says."""
+
+    def look() -> re.Match[str] | None:
+        told = "".join(path.read_text() for path in submitter.directory.glob("job-*.out"))
+        return re.search(r"its store is to be served on that host, in (\S+): (.*)", told)
+
+    asked = wait_until("the launcher tells how to serve the store", look)
+    with running(submitter, shlex.split(asked[2]), submitter.path("store.out"), Path(asked[1])) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def running(
+    submitter: Submitter, command: Sequence[object], output: Path, place: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process beside the cluster, which is ended with the test."""
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            env=submitter.cluster.env,
+            cwd=place,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_parts_of_a_heterogeneous_job_train_together(submitter: Submitter, cluster: SlurmCluster) -> None:
     job = submitter.example("heterogeneous.sbatch", submitter.until_done(), ACTIVE=5, NPROC="2,1")
     run = submitter.run_of(job)
@@ -92,6 +155,9 @@ def test_parts_of_a_heterogeneous_job_train_together(submitter: Submitter, clust
     assert sorted(int(report["rank"]) for report in begun) == list(range(7))
     assert {report["world"] for report in begun} == {"7"}
     assert sorted(int(report["local_world"]) for report in begun) == [1, 1, 1, 2, 2, 2, 2]
+    assert run.worker_variables("TORCH_ELASTIC_WORKER_IDENTICAL") == {"0"}
+    # Infra ranks are counted over both parts.
+    assert sorted(path.name for path in run.log_dir.glob("node-?")) == [f"node-{rank}" for rank in range(5)]
     submitter.done.touch()
     run.assert_ends("COMPLETED", 0)
     run.assert_all_exited_well()
@@ -99,26 +165,22 @@ def test_parts_of_a_heterogeneous_job_train_together(submitter: Submitter, clust
     cluster.assert_nothing_runs()
 
 
-def test_a_store_beside_the_allocation_survives_its_first_node(submitter: Submitter, cluster: SlurmCluster) -> None:
-    """Under salloc the launcher runs where salloc does, which is no node of the job."""
+@contextlib.contextmanager
+def under_salloc(submitter: Submitter, nodes: int, *launcher: object) -> Iterator[tuple[subprocess.Popen[bytes], Run]]:
+    """launcher.sh with the store where salloc runs, which is no node of the job."""
     output = submitter.path("salloc.out")
     command = [
-        *("salloc", "--no-kill", "--nodes=3", "--ntasks-per-node=1", f"--job-name={submitter.directory.name}"),
-        *(LAUNCHER, "--store", "batch-host", "--active", 2, f"--rdzv-conf={conf_text(None)}"),
-        *("--log-dir", submitter.path("logs"), "--", *submitter.until_done()),
+        *("salloc", "--no-kill", f"--nodes={nodes}", "--ntasks-per-node=1", f"--job-name={submitter.directory.name}"),
+        *(LAUNCHER, "--store", "batch-host", "--log-dir", submitter.path("logs"), *launcher),
+        *("--", *submitter.until_done()),
     ]
-    with output.open("wb") as file:
-        salloc = subprocess.Popen(
-            [str(word) for word in command],
-            env=cluster.env,
-            cwd=submitter.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        job = submitter.salloc_job(output)
-        run = Run(job, submitter.path("logs"))
+    with running(submitter, command, output, submitter.directory) as salloc:
+        yield salloc, Run(submitter.salloc_job(output), submitter.path("logs"))
+
+
+def test_a_store_beside_the_allocation_survives_its_first_node(submitter: Submitter, cluster: SlurmCluster) -> None:
+    launcher = ["--active", 2, f"--rdzv-conf={conf_text(None)}"]
+    with under_salloc(submitter, 3, *launcher) as (salloc, run):
         before = run.wait_ranks(1, 2)
         run.wait_reports("step", 2, cycle=1)
         assert not any("hosting the store" in log for log in run.logs().values())
@@ -129,8 +191,19 @@ def test_a_store_beside_the_allocation_survives_its_first_node(submitter: Submit
         cluster.wait_down(first)
         submitter.done.touch()
         assert salloc.wait(60) == 0, run.explain()
-    finally:
-        salloc.kill()
-        salloc.wait()
     assert run.verdict["verdict"] == "succeeded"
+    cluster.assert_nothing_runs()
+
+
+def test_a_store_beside_the_allocation_survives_every_node(submitter: Submitter, cluster: SlurmCluster) -> None:
+    """There is nobody left to train, but somebody to tell so: that queueing the job again would help."""
+    with under_salloc(submitter, 2, f"--rdzv-conf={conf_text({'join_timeout': 15})}") as (salloc, run):
+        run.wait_ranks(1, 2)
+        run.wait_reports("step", 2, cycle=1)
+        for node in [run.agent(number).node for number in (0, 1)]:
+            cluster.lose(node)
+        code = salloc.wait(START_S)
+        assert code == 1, run.explain()
+    verdict = run.verdict
+    assert (verdict["verdict"], verdict["is_retryable"]) == ("failed", True)
     cluster.assert_nothing_runs()

@@ -57,6 +57,16 @@ def judge_flags(seen: Examination) -> list[Finding]:
                 remedy="start with launcher.sh, or pass srun --wait=0",
             )
         )
+    if site is not None and site.script_flags:
+        found.append(
+            Finding(
+                check="slurm-flags",
+                status=Status.WARN,
+                fact=f"the batch script passes {', '.join(site.script_flags)} to srun, which then ends all nodes when "
+                "one of them has ended",
+                remedy="leave it out where torchrun is started, or start with launcher.sh",
+            )
+        )
     if not found:
         fact = "nothing tells srun to end all nodes because one has ended"
         found.append(Finding(check="slurm-flags", status=Status.PASS, fact=fact))

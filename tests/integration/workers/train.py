@@ -77,13 +77,15 @@ def stay_until(gate: Path, **who: object) -> None:
         signal.signal(signum, stay)
 
 
-def catch_usr1(has_checkpoint: bool, **who: object) -> None:
-    """Tell of SIGUSR1, and that a checkpoint was written because of it."""
+def catch_usr1(then: str, **who: object) -> None:
+    """Tell of SIGUSR1, and that a checkpoint was written because of it, or end well: what was done is saved."""
 
     def catch(*_: object) -> None:
         report("usr1", **who)
-        if has_checkpoint:
+        if then == "checkpoint":
             report("ask", **who, what="checkpoint", is_heard=worker.at_checkpoint())
+        if then == "end":
+            sys.exit(0)
 
     signal.signal(signal.SIGUSR1, catch)
 
@@ -182,7 +184,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--linger-until", type=Path, help="ranks above 0 end when this file exists")
     parser.add_argument("--stay-rank", type=int, help="which rank does not end on SIGTERM and SIGINT")
     parser.add_argument("--stay-until", type=Path, help="when it may end: once this file exists")
-    parser.add_argument("--on-usr1", choices=("tell", "checkpoint"), help="what to do on SIGUSR1; else: nothing")
+    parser.add_argument("--on-usr1", choices=("tell", "checkpoint", "end"), help="what to do on SIGUSR1; else: nothing")
     parser.add_argument("--save-rank", type=int, help="which rank saves, and tells of it")
     parser.add_argument("--save-every", type=int, default=1, help="after how many steps")
     parser.add_argument("--checkpoint", type=Path, help="the file of all that was saved: go on after its last step")
@@ -199,7 +201,7 @@ def prepare_for_signals(options: argparse.Namespace, **who: object) -> None:
     if who["rank"] == options.stay_rank:
         stay_until(options.stay_until, **who)
     if options.on_usr1:
-        catch_usr1(options.on_usr1 == "checkpoint", **who)
+        catch_usr1(options.on_usr1, **who)
 
 
 def main() -> None:

@@ -1,0 +1,148 @@
+"""`state`: what a state server answers about a large run, over HTTP and right after something has changed.
+
+"Encoded in place" makes the same bytes from the same state in the process that asks, without any server: the least
+that anybody who wants JSON must do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http.client import HTTPConnection
+from itertools import count
+
+import msgspec
+
+from benchmarks.measure import OURS, Case, Sample, require, timed
+from ft_rendezvous import journal
+from ft_rendezvous.core.model import FirstCycle, Placement
+from ft_rendezvous.state import view
+from ft_rendezvous.state.events import encode_event, make_event
+from ft_rendezvous.state.known import NS
+from ft_rendezvous.state.web.app import make_app
+from ft_rendezvous.state.web.hub import Hub
+from ft_rendezvous.state.web.routes import PREFIX
+from ft_rendezvous.state.web.serving import Serving, serve
+
+NAME = "state"
+NODES = 10_000
+TARGET_S = 0.1
+EPOCH = "5eed"
+BORN_NS = 1_800_000_000 * NS
+
+
+def cases(is_quick: bool) -> list[Case]:
+    rounds = 5 if is_quick else 25
+    target = f"(target {TARGET_S * 1000:g} ms)"
+    return [
+        Case(NAME, f"{NODES:,} nodes, /runs {target}", rounds, partial(_prepare, "/runs", _encode_runs)),
+        Case(
+            NAME,
+            f"{NODES:,} nodes, /runs/ID/nodes {target}",
+            rounds,
+            partial(_prepare, f"/runs/{EPOCH}/nodes", _encode_nodes),
+        ),
+    ]
+
+
+def large_run(nodes: int) -> Iterator[bytes]:
+    """The events of a run in which so many nodes train."""
+    names = tuple(f"{number:016x}" for number in range(nodes))
+    entries: list[journal.Entry] = [
+        journal.RunBegan(
+            run_id="large", epoch=EPOCH, settings={"nnodes": f"{nodes}:{nodes}"}, versions={}, host="head pid 1"
+        ),
+        journal.CycleOpened(cycle_id=1, why=FirstCycle()),
+        *(_join(number, name) for number, name in enumerate(names)),
+        journal.NodesArrived(cycle_id=1, incarnations=names),
+        journal.CycleSealed(
+            cycle_id=1, placement=Placement(ranks=names, standbys=()), waited_s=1.0, master="10.0.0.0:29500"
+        ),
+    ]
+    for number, entry in enumerate(entries, start=1):
+        yield encode_event(make_event(number, BORN_NS + number, entry))
+
+
+def look(event_id: int) -> bytes:
+    """One more event, which changes nothing but the time."""
+    entry = journal.Looked(cycle_id=1, live=NODES, oldest_s=1.0, operations=event_id)
+    return encode_event(make_event(event_id, BORN_NS + event_id, entry))
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[int]:
+    """A state server; gives its port."""
+    ready: list[Serving] = []
+    is_ready = threading.Event()
+
+    def tell(server: Serving) -> None:
+        ready.append(server)
+        is_ready.set()
+
+    app = make_app(hub, None, lambda: BORN_NS + NS)
+    thread = threading.Thread(target=serve, args=(app, "127.0.0.1", 0, tell), daemon=True)
+    thread.start()
+    require(is_ready.wait(30), "the state server is not there after 30 s")
+    try:
+        yield ready[0].port
+    finally:
+        ready[0].stop()
+        thread.join(10)
+
+
+def _join(number: int, name: str) -> journal.NodeJoined:
+    addr = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+    return journal.NodeJoined(
+        cycle_id=1,
+        incarnation=name,
+        node=f"infra rank {number} at {addr} pid {number}",
+        is_spare=False,
+        addr=addr,
+        pid=number,
+        infra_rank=number,
+        domain=f"rack{number // 72}",
+        unit=None,
+        worker_role="default",
+        workers=8,
+    )
+
+
+@contextmanager
+def _prepare(path: str, encode: Callable[[Hub], bytes]) -> Iterator[Mapping[str, Sample]]:
+    hub = Hub()
+    for line in large_run(NODES):
+        hub.take(line)
+    numbers = count(hub.read(lambda state: state.event_id) + 1)
+
+    def change() -> None:
+        hub.take(look(next(numbers)))
+
+    with serving(hub) as port:
+        connection = HTTPConnection("127.0.0.1", port)
+        yield {
+            OURS: partial(_sample, change, lambda: _get(connection, path), encode, hub),
+            "encoded in place": partial(_sample, change, lambda: encode(hub), encode, hub),
+        }
+        connection.close()
+
+
+def _get(connection: HTTPConnection, path: str) -> bytes:
+    connection.request("GET", PREFIX + path)
+    return connection.getresponse().read()
+
+
+def _sample(change: Callable[[], None], work: Callable[[], bytes], encode: Callable[[Hub], bytes], hub: Hub) -> float:
+    change()
+    seconds, body = timed(work)
+    require(body == encode(hub), "the answer is not what is known")
+    return seconds
+
+
+def _encode_runs(hub: Hub) -> bytes:
+    return msgspec.json.encode([hub.read(lambda state: view.view_run(state, BORN_NS + NS))])
+
+
+def _encode_nodes(hub: Hub) -> bytes:
+    return msgspec.json.encode(hub.read(view.view_nodes))

@@ -1,0 +1,233 @@
+"""The hub: what the server knows of a run, between the one thread that takes lines in and all who read.
+
+It owns the state, the newest lines, and who waits for more. Nothing in it grows with the number of readers or with
+how slow they are: a reader is a position, and one that is too far behind is told the state and goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable
+from typing import TypeVar
+
+import msgspec
+
+from ft_rendezvous.journal import RunBegan
+from ft_rendezvous.state.events import Event, StateTold, decode_event, take_event, tell_state
+from ft_rendezvous.state.known import HISTORY, RunState
+from ft_rendezvous.state.web.answers import Shelf
+
+log = logging.getLogger("ft_rendezvous")
+
+RING_LINES = 20_000
+RING_BYTES = 16 * 2**20
+BATCH_BYTES = 64 * 2**10
+"""How much a follower gets at once, so that one that hangs holds no more than this."""
+PAUSE_S = 15.0
+"""After so much silence a follower hears that the server is there."""
+STILL_THERE = b": still there\n\n"
+
+T = TypeVar("T")
+
+
+class Hub:
+    """Thread-safe. `take` and `end` are called by one thread, everything else by the server's."""
+
+    def __init__(self, history: int = HISTORY, ring_lines: int = RING_LINES, ring_bytes: int = RING_BYTES) -> None:
+        self._lock = threading.Lock()
+        self._state = RunState(history=history)
+        self._version = 0
+        self._is_ended = False
+        self._problem: str | None = None
+        self._missed = 0
+        # The frames of the newest events, by id and without gaps up to the state's own.
+        self._ring: dict[int, bytes] = {}
+        self._ring_lines, self._ring_bytes = ring_lines, ring_bytes
+        self._kept_bytes = 0
+        self._told = Shelf(lambda _: self.read(_tell), lambda _: self._version)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._is_waking = False
+
+    # --- from the coordinator -------------------------------------------------------------------------
+
+    def take(self, line: bytes) -> None:
+        """Take in one more line. Never raises: after one that makes no sense, nothing counts until a told state."""
+        try:
+            event = decode_event(line)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            with self._lock:
+                self._miss(f"a line that is no event: {error}")
+            return
+        with self._lock:
+            is_told = isinstance(event.event, StateTold)
+            if self._problem is not None and not is_told:
+                self._missed += 1
+                return
+            try:
+                self._state = take_event(self._state, event)
+            except Exception as error:
+                # A bug of ours, whatever it is: the run goes on, and so must whoever reads what is known of it.
+                self._miss(f"event {event.event_id} cannot be folded: {type(error).__name__}: {error}")
+                return
+            self._problem = None
+            self._keep(event, line)
+            self._change()
+
+    def end(self) -> None:
+        """The coordinator is gone: nothing more will come, and followers are sent home."""
+        with self._lock:
+            self._is_ended = True
+            self._change()
+
+    def _miss(self, problem: str) -> None:
+        self._missed += 1
+        if self._problem is None:
+            self._problem = problem
+            log.warning("state server: %s: what it shows stands still until the state is told again", problem)
+            self._change()
+
+    def _keep(self, event: Event, line: bytes) -> None:
+        if isinstance(event.event, StateTold):
+            self._ring.clear()
+            self._kept_bytes = 0
+            return
+        framed = frame(event.event_id, type(event.event).__name__, line)
+        self._ring[event.event_id] = framed
+        self._kept_bytes += len(framed)
+        while len(self._ring) > self._ring_lines or self._kept_bytes > self._ring_bytes:
+            oldest = event.event_id + 1 - len(self._ring)
+            self._kept_bytes -= len(self._ring.pop(oldest))
+
+    def _change(self) -> None:
+        self._version += 1
+        if self._loop is not None and not self._is_waking:
+            try:
+                self._loop.call_soon_threadsafe(self._wake)
+                self._is_waking = True
+            except RuntimeError:  # The server is over.
+                self._loop = None
+
+    # --- to readers -----------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Another one whenever anything has changed."""
+        return self._version
+
+    @property
+    def began(self) -> RunBegan | None:
+        """How the run began; None before it did."""
+        return self._state.began
+
+    @property
+    def is_ended(self) -> bool:
+        return self._is_ended
+
+    @property
+    def problem(self) -> str | None:
+        """Why what is shown stands still; None if it does not."""
+        return self._problem
+
+    @property
+    def missed(self) -> int:
+        """Lines that could not be taken in."""
+        return self._missed
+
+    def read(self, view: Callable[[RunState], T]) -> T:
+        """What `view` makes of the state while nobody changes it. It must keep nothing of the state itself."""
+        with self._lock:
+            return view(self._state)
+
+    def lines_after(self, event_id: int) -> list[bytes]:
+        """What came after this event; a told state first if some of it is too old to be had."""
+        with self._lock:
+            frames = self._frames_after(event_id, limit_bytes=None)
+            return [tell_state(self._state)] if frames is None else [line_of(each) for each in frames]
+
+    async def follow(self, after: int, is_live: bool = True) -> AsyncGenerator[bytes]:
+        """What came after this event as server-sent events, and then what comes, until the coordinator is gone.
+
+        With `is_live` false it ends with what is there now.
+        """
+        self._loop = asyncio.get_running_loop()
+        until = None if is_live else self._state.event_id
+        while True:
+            with self._lock:
+                frames = self._frames_after(after, BATCH_BYTES)
+                is_ended = self._is_ended
+            if frames is None:
+                told = await self._told.get()
+                after = told.event_id
+                yield told.framed
+            elif frames:
+                after += len(frames)
+                yield b"".join(frames)
+            if until is not None and (after >= until or not frames):
+                return
+            if frames == []:
+                if is_ended:
+                    return
+                if not await self._wait(after):
+                    yield STILL_THERE
+
+    def _frames_after(self, after: int, limit_bytes: int | None) -> list[bytes] | None:
+        """What follows this event, as much as goes into the limit; None if it cannot be had."""
+        newest = self._state.event_id
+        if after != newest and (after > newest or after + 1 not in self._ring):
+            return None
+        frames: list[bytes] = []
+        size = 0
+        while after < newest and (limit_bytes is None or size < limit_bytes):
+            after += 1
+            frames.append(self._ring[after])
+            size += len(frames[-1])
+        return frames
+
+    async def _wait(self, after: int) -> bool:
+        """Whether there is something new, or nothing more to come; False after a pause."""
+        assert self._loop is not None
+        waiter = self._loop.create_future()
+        with self._lock:
+            if self._state.event_id != after or self._is_ended:
+                return True
+            self._waiters.add(waiter)
+        try:
+            await asyncio.wait_for(waiter, PAUSE_S)
+        except TimeoutError:
+            return False
+        finally:
+            with self._lock:
+                self._waiters.discard(waiter)
+        return True
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._is_waking = False
+            waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A told state, made once for all who need it."""
+
+    event_id: int
+    framed: bytes
+
+
+def _tell(state: RunState) -> Told:
+    return Told(state.event_id, frame(state.event_id, StateTold.__name__, tell_state(state)))
+
+
+def frame(event_id: int, kind: str, line: bytes) -> bytes:
+    """A line as a server-sent event."""
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event_id, kind.encode(), line.rstrip(b"\n"))
+
+
+def line_of(framed: bytes) -> bytes:
+    """The line in a frame."""
+    return framed[framed.index(b"\ndata: ") + 7 : -1]

@@ -1,0 +1,182 @@
+"""The state as Prometheus metrics: what it is now, never what the server itself counted.
+
+A scrape is a look at the state, so a server that came later tells the same. Nothing is registered globally.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+
+from ft_rendezvous.state import view
+from ft_rendezvous.state.known import NS, LostTime, RunState
+from ft_rendezvous.state.records import Cycle, CycleStatus, NodeRole, NodeStatus, Run, RunStatus
+from ft_rendezvous.state.web.hub import Hub
+from ft_rendezvous.state.web.seeing import is_vanished
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SEAL_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What one scrape tells."""
+
+    run: Run | None
+    is_heard: bool
+    silent_s: float
+    losing_s: float
+    """How long nobody has trained by now, once somebody had."""
+    lost: dict[str, LostTime]
+    """What is over; what nobody trains for now may yet get another cause."""
+    cycles: list[Cycle]
+    event_id: int
+    missed: int
+
+
+def write_metrics(hub: Hub, now_ns: int) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(see(hub, now_ns)))
+    return generate_latest(registry)
+
+
+def see(hub: Hub, now_ns: int) -> Seen:
+    def look(state: RunState) -> Seen:
+        run = view.view_run(state, now_ns)
+        is_gone = is_vanished(state, hub.is_ended, now_ns)
+        if run is not None and is_gone:
+            run = view.view_vanished(run, state.time_ns)
+        broken_ns = 0 if state.broken_since_ns is None else max(0, now_ns - state.broken_since_ns)
+        return Seen(
+            run=run,
+            is_heard=run is not None and not run.is_terminal(),
+            silent_s=max(0, now_ns - state.time_ns) / NS if state.event_id else 0.0,
+            losing_s=broken_ns / NS,
+            lost={cause: msgspec.structs.replace(each) for cause, each in state.lost.items()},
+            cycles=list(state.cycles),
+            event_id=state.event_id,
+            missed=hub.missed,
+        )
+
+    return hub.read(look)
+
+
+class _Collector:
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+
+    def collect(self) -> Iterator[Metric]:
+        seen = self._seen
+        yield _gauge(
+            "ft_coordinator_heard",
+            "1 while the run's coordinator says that it is alive; 0 before it began, after its end, and after three"
+            " leases of silence",
+            float(seen.is_heard),
+        )
+        yield _gauge("ft_coordinator_silence_seconds", "Time since the newest event of the coordinator", seen.silent_s)
+        yield _counter("ft_events", "Events of the run so far", seen.event_id)
+        yield _counter(
+            "ft_missed_events", "Events that the state server could not take in: a bug if not 0", seen.missed
+        )
+        if seen.run is not None:
+            yield from _collect_run(seen.run)
+            yield from _collect_nodes(seen.run)
+            yield from _collect_cycles(seen)
+
+
+def _collect_run(run: Run) -> Iterator[Metric]:
+    info = GaugeMetricFamily(
+        "ft_run_info",
+        "Always 1; its labels say which run this is, where its store is and what it runs on",
+        labels=["run_id", "run_name", "store_host", "versions"],
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
+    info.add_metric([run.id, run.name, run.store_host, versions], 1.0)
+    yield info
+    status = GaugeMetricFamily(
+        "ft_run_status", "1 for the status that the run has, 0 for all others", labels=["status"]
+    )
+    for each in RunStatus:
+        status.add_metric([each], float(run.status is each))
+    yield status
+    yield _gauge("ft_run_start_time_seconds", "When the run began, in Unix time", run.start_time_ns / NS)
+    if run.end_time_ns is not None:
+        yield _gauge("ft_run_end_time_seconds", "When the run ended, in Unix time", run.end_time_ns / NS)
+    yield _gauge(
+        "ft_trained_seconds",
+        "Time in which a sealed world was whole; falls by a node's silence when that node turns out to be lost",
+        run.trained_s,
+    )
+    yield _counter("ft_store_operations", "Operations of the coordinator on the store", run.operations)
+    yield _counter("ft_refused_records", "Records that the coordinator could not read", run.refused_records)
+    yield _gauge(
+        "ft_oldest_lease_age_seconds",
+        "How long ago the node that was silent for longest was heard of, when the coordinator last looked",
+        run.oldest_lease_s,
+    )
+
+
+def _collect_nodes(run: Run) -> Iterator[Metric]:
+    nodes = GaugeMetricFamily(
+        "ft_nodes",
+        "Nodes by role and status; of the dead, those that are remembered",
+        labels=["role", "status"],
+    )
+    for role in NodeRole:
+        for status in NodeStatus:
+            nodes.add_metric([role, status], run.nodes.get(role, {}).get(status, 0))
+    yield nodes
+    yield _gauge("ft_nodes_live", "Nodes that are not dead, spares included", run.live)
+    yield _gauge("ft_nodes_wanted", "Nodes without which no cycle is sealed", run.wanted)
+
+
+def _collect_cycles(seen: Seen) -> Iterator[Metric]:
+    current = seen.cycles[-1].cycle_id if seen.cycles else 0
+    yield _gauge("ft_current_cycle", "The number of the current cycle, or of the last", current)
+    cycles = GaugeMetricFamily("ft_cycles", "Cycles that are remembered, by status", labels=["status"])
+    for status in CycleStatus:
+        cycles.add_metric([status], sum(cycle.status is status for cycle in seen.cycles))
+    yield cycles
+    yield _histogram(
+        "ft_time_to_seal_seconds",
+        "From the opening of a cycle to its seal, over the cycles that are remembered",
+        [cycle.time_to_seal_s for cycle in seen.cycles if cycle.time_to_seal_s is not None],
+    )
+    lost = CounterMetricFamily(
+        "ft_lost_seconds",
+        "Time in which nobody trained, by what ended the world before; until the next seal",
+        labels=["cause"],
+    )
+    times = CounterMetricFamily(
+        "ft_interruptions", "How often nobody trained, by what ended the world before", labels=["cause"]
+    )
+    for cause, each in sorted(seen.lost.items()):
+        lost.add_metric([cause], each.lost_ns / NS)
+        times.add_metric([cause], each.times)
+    yield lost
+    yield times
+    yield _gauge("ft_losing_seconds", "For how long nobody has trained by now; 0 while somebody does", seen.losing_s)
+    failures = sum(cycle.failure_count for cycle in seen.cycles)
+    yield _gauge("ft_worker_failures", "Nodes whose workers failed, over the cycles that are remembered", failures)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _histogram(name: str, text: str, values: list[float]) -> Metric:
+    counts = [0] * (len(SEAL_BUCKETS_S) + 1)
+    for value in values:
+        counts[bisect_left(SEAL_BUCKETS_S, value)] += 1
+    bounds = [*(str(bound) for bound in SEAL_BUCKETS_S), "+Inf"]
+    buckets = [(bound, float(sum(counts[: index + 1]))) for index, bound in enumerate(bounds)]
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=sum(values))

@@ -1,0 +1,99 @@
+"""The routes as a table: what is answered and what the description says both come from here, and cannot differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ft_rendezvous.state.events import Event
+from ft_rendezvous.state.records import Cycle, Node, Run
+
+PREFIX = "/api/ft/v1"
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was not answered."""
+
+    error: str
+    """The fact."""
+    next: str
+    """What to do about it."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How the state server is, and whether it hears of the coordinator."""
+
+    status: str
+    """`ok`, or `degraded`: then what is shown may be old."""
+    coordinator: str
+    """`unknown` before the run began, then `heard`, `silent` (for three leases), `gone` or `ended`, as its run."""
+    silent_s: float | None
+    """How long ago the newest event was; None before the first."""
+    event_id: int
+    missed: int
+    """Events that could not be taken in."""
+    problem: str | None
+    followers: int
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """Of its handler."""
+    path: str
+    summary: str
+    returns: Any = None
+    """The record that is answered; None for what is not JSON."""
+    media_type: str = JSON
+    is_open: bool = False
+    """Answered without a token."""
+    query: dict[str, str] = {}
+    """Parameters and what they mean; all of them are integers."""
+
+
+ENDPOINTS = (
+    Endpoint(name="list_runs", path=f"{PREFIX}/runs", summary="All runs; [] before one began", returns=list[Run]),
+    Endpoint(name="get_run", path=f"{PREFIX}/runs/{{id}}", summary="One run", returns=Run),
+    Endpoint(
+        name="list_nodes",
+        path=f"{PREFIX}/runs/{{id}}/nodes",
+        summary="Its nodes: the live in the order they came, then the dead that are remembered",
+        returns=list[Node],
+    ),
+    Endpoint(
+        name="list_cycles",
+        path=f"{PREFIX}/runs/{{id}}/cycles",
+        summary="Its cycles, oldest first",
+        returns=list[Cycle],
+    ),
+    Endpoint(
+        name="follow_events",
+        path=f"{PREFIX}/runs/{{id}}/events",
+        summary="Its events, as server-sent events: what was told, then what comes",
+        returns=Event,
+        media_type=EVENTS,
+        query={
+            "after": "Begin after this event_id; a Last-Event-ID header counts more. What is too old to be had begins"
+            " with a StateTold event.",
+            "follow": "0: end after what is there now.",
+        },
+    ),
+    Endpoint(
+        name="tell_health",
+        path="/healthz",
+        summary="How the server is: 200 if all is well, 503 if what it shows may be old",
+        returns=Health,
+        is_open=True,
+    ),
+    Endpoint(name="tell_metrics", path="/metrics", summary="For Prometheus", media_type="text/plain"),
+    Endpoint(name="describe", path="/openapi.json", summary="This description", returns=dict[str, Any]),
+    Endpoint(name="show_page", path="/", summary="The page for people", media_type="text/html"),
+    Endpoint(
+        name="show_file",
+        path="/{file}",
+        summary="A file of the page",
+        media_type="application/octet-stream",
+    ),
+)
