@@ -83,6 +83,7 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
         case journal.CycleCalled():
             for incarnation in entry.incarnations:
                 member = state.members[incarnation]
+                _withdraw(state, member)
                 member.is_draining, member.status_detail = True, f"draining: {entry.reason}"
         case journal.WorkersEnded():
             _fail(state, time_ns, entry.failure)
@@ -247,6 +248,7 @@ def _end(state: RunState, time_ns: int, verdict: Verdict) -> None:
 
 def _end_member(state: RunState, time_ns: int, member: Member, detail: str, role: NodeRole | None = None) -> None:
     member.end_role = role or role_of(state, member)
+    _withdraw(state, member)
     member.status = step(NODE_TABLE, member.status, NodeStatus.DEAD)
     member.status_detail, member.end_ns = detail, time_ns
     state.live -= 1
@@ -255,6 +257,14 @@ def _end_member(state: RunState, time_ns: int, member: Member, detail: str, role
         for incarnation in state.dead[:TRIM]:
             del state.members[incarnation]
         del state.dead[:TRIM]
+
+
+def _withdraw(state: RunState, member: Member) -> None:
+    """A node that had arrived in the open cycle cannot be placed in it any more."""
+    cycle = state.cycle
+    is_counted = member.end_role in (None, NodeRole.ARRIVED) and not member.is_draining
+    if cycle is not None and cycle.status is CycleStatus.PENDING and is_counted and member.arrived_in == cycle.cycle_id:
+        state.cycles[-1] = msgspec.structs.replace(cycle, arrived=cycle.arrived - 1)
 
 
 def _stop_training(state: RunState, time_ns: int) -> None:

@@ -118,10 +118,11 @@ def describe_wait(state: RunState, now_ns: int) -> str:
     wanted = wanted_of(state)
     if cycle.arrived >= wanted:
         return state.waits or "about to be sealed"
-    missing = _missing(state, cycle.cycle_id)
-    named = ", ".join(_tell_missing(member, now_ns) for member in missing[:NAMED])
-    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-    return f"waiting for {wanted - cycle.arrived} of {wanted} nodes" + (f": {named}{more}" if named else "")
+    groups: dict[str, list[Member]] = {}
+    for member in _missing(state, cycle.cycle_id):
+        groups.setdefault(_tell_absence(member, now_ns), []).append(member)
+    named = "; ".join(f"{_tell_names(members)}, {absence}" for absence, members in groups.items())
+    return f"waiting for {wanted - cycle.arrived} of {wanted} nodes" + (f": {named}" if named else "")
 
 
 def reconcile(state: RunState, now_ns: int) -> bool:
@@ -157,12 +158,21 @@ def _missing(state: RunState, cycle_id: int) -> list[Member]:
     return [member for member in members if member is not None and member.arrived_in != cycle_id]
 
 
-def _tell_missing(member: Member, now_ns: int) -> str:
-    who = f"infra rank {member.infra_rank}" if member.infra_rank is not None else member.name
+def _tell_absence(member: Member, now_ns: int) -> str:
     if member.status is NodeStatus.ALIVE:
-        return f"{who}, stopping its workers"
+        return "stopping workers"
     seen_ns = member.silent_since_ns or member.end_ns or now_ns
-    return f"{who}, last seen {max(0, now_ns - seen_ns) / NS:.0f} s ago"
+    return f"last seen {max(0, now_ns - seen_ns) / NS:.0f} s ago"
+
+
+def _tell_names(members: list[Member]) -> str:
+    """`infra ranks 5, 7 and 9`; or the nodes' names, where one has no infra rank."""
+    ranks = [str(member.infra_rank) for member in members if member.infra_rank is not None]
+    has_ranks = len(ranks) == len(members)
+    names = ranks if has_ranks else [member.name for member in members]
+    *others, last = names[:NAMED] if len(names) <= NAMED else [*names[:NAMED], f"{len(names) - NAMED} more"]
+    text = f"{', '.join(others)} and {last}" if others else last
+    return f"infra rank{'s' if others else ''} {text}" if has_ranks else text
 
 
 def _in_order(state: RunState) -> Iterator[Member]:

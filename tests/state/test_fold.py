@@ -316,9 +316,25 @@ def test_a_wait_says_who_is_missing_and_when_it_was_last_seen() -> None:
     story.open(2, NodesLost(("n",), (0,)))
     run = view_run(story.state, story.now_ns + 7 * NS)
     assert run is not None
-    assert "waiting for 2 of 2 nodes: infra rank 0, last seen 12 s ago" in run.status_detail
-    assert "infra rank 1, stopping its workers" in run.status_detail
+    assert "waiting for 2 of 2 nodes: infra rank 0, last seen 12 s ago; infra rank 1, stopping" in run.status_detail
+    story.lose(1, silent_s=5.0)
+    run = view_run(story.state, story.now_ns + 7 * NS)
+    assert run is not None
+    assert run.status_detail.endswith("waiting for 2 of 2 nodes: infra ranks 0 and 1, last seen 12 s ago")
     assert view_cycles(story.state, story.now_ns)[-1].status_detail.startswith("waiting for 2 of 2 nodes")
+
+
+def test_who_leaves_an_open_cycle_has_not_arrived_in_it() -> None:
+    story = Story()
+    story.open(1)
+    story.join(0, 1, 2)
+    story.arrive(1, 0, 1)
+    story.lose(0)
+    assert story.state.cycles[-1].arrived == 1
+    story.tell(journal.CycleCalled(cycle_id=1, incarnations=(story.names[1],), nodes=("n",), reason="SIGUSR1"))
+    assert story.state.cycles[-1].arrived == 0
+    story.lose(1)
+    assert story.state.cycles[-1].arrived == 0
 
 
 def test_a_coordinator_that_vanished_leaves_an_aborted_run() -> None:
