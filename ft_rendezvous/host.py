@@ -16,7 +16,7 @@ from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.journal import Journal
-from ft_rendezvous.ports import Delete, Get, perform_move
+from ft_rendezvous.ports import Delete, perform_move
 from ft_rendezvous.settings import RunSettings
 from ft_rendezvous.store_socket import StoreSocket
 from ft_rendezvous.tcp_store import ServedStore
@@ -123,8 +123,8 @@ class Host:
         bell = self.coordinator.keys.bell
         try:
             while not self._done.is_set():
-                self._bell.perform(Get(bell))
-                self._served.perform(Delete(bell))
+                self._bell.wait_for(bell)
+                self._bell.perform(Delete(bell))
                 self._rung.set()
         except StoreUnavailable:
             if not self._done.is_set():
