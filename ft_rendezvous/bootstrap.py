@@ -13,19 +13,20 @@ from ft_rendezvous.tcp_store import ServedStore
 
 
 class Bootstrap:
-    """What this node holds for the cycle it takes part in."""
+    """A socket for the next world in which this node has rank 0, and the store of the one in which it has.
+
+    The socket is there before the node arrives: to open one takes as long as to arrive. A socket that no world was told
+    of is as good as new.
+    """
 
     def __init__(self) -> None:
-        self._cycle_id = 0
         self._listener: socket.socket | None = None
         self._served: ServedStore | None = None
 
-    def hold(self, cycle_id: int) -> int:
-        """Port of a listening socket of our own for this cycle."""
-        if self._listener is None or self._cycle_id != cycle_id:
-            self.release()
+    def hold(self) -> int:
+        """Port of a listening socket of our own that no cycle's workers know of."""
+        if self._listener is None:
             self._listener = listen()
-            self._cycle_id = cycle_id
         port: int = self._listener.getsockname()[1]
         return port
 
@@ -35,11 +36,15 @@ class Bootstrap:
         self._served = ServedStore(self._listener)
         self._listener = None
 
-    def release(self) -> None:
-        """Let go of socket and store: the cycle is over for us, or another node is rank 0."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+    def retire(self) -> None:
+        """Stop to be a cycle's store: the cycle is over for us."""
         if self._served is not None:
             self._served.stop()
             self._served = None
+
+    def release(self) -> None:
+        """Let go of everything: this node leaves, or its workers are to listen there themselves."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        self.retire()

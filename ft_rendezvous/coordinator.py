@@ -239,7 +239,8 @@ class Coordinator:
             case Wait():
                 self._tell_wait(decision.reason, now)
                 return self._wake_for(decision, now)
-        return now
+        # Whoever says something about the sealed cycle rings: there is nothing to look for until then.
+        return self.registry.next_look_at
 
     def _settle(self, now: float) -> Move[bool]:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""

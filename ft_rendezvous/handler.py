@@ -240,7 +240,7 @@ class FtRendezvousHandler(RendezvousHandler):
     def _next_place(self) -> Place | Drained:
         session = self._linked_session()
         self._place = None
-        session.bootstrap.release()
+        session.bootstrap.retire()
         try:
             result = session.link.run(session.link.participant.next_place())
         except StoreUnavailable:
@@ -307,7 +307,7 @@ class FtRendezvousHandler(RendezvousHandler):
             self.workers.take(session.link, place)
         if place.rank == 0 and self.use_agent_store:
             session.bootstrap.serve()
-        else:
+        elif place.rank == 0:
             session.bootstrap.release()
         self._export(self._outputs(place))
         log.info("cycle=%d rank=%d world=%d", place.cycle_id, place.rank, place.world_size)

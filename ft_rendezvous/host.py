@@ -22,7 +22,7 @@ from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.journal import HostLeft, Journal, RunBegan, tell_all
-from ft_rendezvous.ports import Delete, Get, perform_move
+from ft_rendezvous.ports import Delete, perform_move
 from ft_rendezvous.settings import RunSettings
 from ft_rendezvous.state.recorder import Recorder
 from ft_rendezvous.state.window import Window
@@ -145,8 +145,8 @@ class Host:
         bell = self.coordinator.keys.bell
         try:
             while not self._done.is_set():
-                self._bell.perform(Get(bell))
-                self._served.perform(Delete(bell))
+                self._bell.wait_for(bell)
+                self._bell.perform(Delete(bell))
                 self._rung.set()
         except StoreUnavailable:
             if not self._done.is_set():

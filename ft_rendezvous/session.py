@@ -223,11 +223,12 @@ def _link_up(settings: Settings, node: NodeInfo, reached: _Reached) -> Session:
         lease_s=settings.run.lease_s,
         clock=time.monotonic,
         new_incarnation=new_id,
-        hold_bootstrap=bootstrap.hold,
+        hold_bootstrap=lambda _cycle_id: bootstrap.hold(),
         on_enlisted=lambda: None,
         greeted=reached.head.view,
     )
     address, port = reached.address, settings.node.endpoint_port
     beat_s, endpoint = settings.run.beat_s, settings.node.endpoint
     link = Link(reached.store, lambda: StoreSocket(address, port), participant, beat_s, endpoint)
+    bootstrap.hold()
     return Session(settings, link, bootstrap)

@@ -1,4 +1,4 @@
-"""A plain socket that speaks just enough of TCPStore's wire protocol: greet, look for a key, block on one.
+"""A plain socket that speaks just enough of TCPStore's wire protocol: greet, look for a key, block on one, delete it.
 
 Why not a second TCPStore client:
 
@@ -16,18 +16,20 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
 from ft_rendezvous.addresses import format_endpoint
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.ports import Check, Get, Op
+from ft_rendezvous.ports import Check, Delete, Get, Op
 
-_VALIDATE, _GET, _CHECK, _WAIT, _PING = b"\x00", b"\x03", b"\x05", b"\x06", b"\x0d"
+_VALIDATE, _GET, _CHECK, _WAIT, _DELETE, _PING = (bytes([no]) for no in (0, 3, 5, 6, 8, 13))
 _MAGIC = struct.pack("<I", 0x3C85F7CE)
 _STOPPED_WAITING = b"\x00"
 _ALL_THERE = b"\x00"
+_ANSWER_BYTES = 1 << 13
+"""How much of an answer is taken at once: a call to the system costs more than a few bytes too many."""
 GREETING_TIMEOUT_S = 3.0
 
 
@@ -62,29 +64,50 @@ class StoreSocket:
 
     def perform(self, op: Op) -> Any:
         """Whether keys exist; or the value of a key, once it exists, empty if it was deleted at that very moment."""
-        try:
+        with self._telling():
             match op:
                 case Check(keys):
                     return self._check(keys)
                 case Get(key):
                     return self._get(key)
+                case Delete(key):
+                    return self._delete(key)
+        raise AssertionError("this connection only reads and deletes")
+
+    def wait_for(self, key: str) -> None:
+        """Block until the key exists, whatever its value."""
+        with self._telling():
+            self._wait(key)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Call what happens to the connection by its name."""
+        try:
+            yield
         except TimeoutError as error:
             raise StoreUnavailable(self._endpoint, "no answer in time") from error
         except (OSError, _Unfit) as error:
             raise StoreUnavailable(self._endpoint, "the connection is lost; its host died or left") from error
-        raise AssertionError("this connection only reads")
 
     def _check(self, keys: Sequence[str]) -> bool:
         self._socket.sendall(_CHECK + _texts(keys))
         return _receive(self._socket, 1) == _ALL_THERE
 
     def _get(self, key: str) -> bytes:
+        self._wait(key)
+        self._socket.sendall(_GET + _text("/" + key))
+        answer = _receive(self._socket, 8, _ANSWER_BYTES)
+        missing_bytes = 8 + struct.unpack_from("<Q", answer)[0] - len(answer)
+        return answer[8:] + _receive(self._socket, missing_bytes)
+
+    def _delete(self, key: str) -> bool:
+        self._socket.sendall(_DELETE + _text("/" + key))
+        return struct.unpack("<q", _receive(self._socket, 8)) == (1,)
+
+    def _wait(self, key: str) -> None:
         self._socket.sendall(_WAIT + _texts([key]))
         if _receive(self._socket, 1) != _STOPPED_WAITING:
             raise StoreUnavailable(self._endpoint, "the store ended the wait")
-        self._socket.sendall(_GET + _text("/" + key))
-        (length,) = struct.unpack("<Q", _receive(self._socket, 8))
-        return _receive(self._socket, length)
 
     def close(self) -> None:
         """End the connection; a thread that is blocked on it gets StoreUnavailable."""
@@ -141,10 +164,11 @@ def _speaks_lines(sock: socket.socket) -> bool:
         return False
 
 
-def _receive(sock: socket.socket, size_bytes: int) -> bytes:
+def _receive(sock: socket.socket, size_bytes: int, most_bytes: int = 0) -> bytes:
+    """So many bytes; more than that, up to `most_bytes`, if they are there."""
     parts: list[bytes] = []
     while size_bytes > 0:
-        part = sock.recv(min(size_bytes, 1 << 20))
+        part = sock.recv(max(min(size_bytes, 1 << 20), most_bytes))
         if not part:
             raise _Unfit(Found.HUNG_UP)
         parts.append(part)

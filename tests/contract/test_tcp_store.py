@@ -249,6 +249,29 @@ def test_a_store_socket_looks_for_keys_as_torchs_own_client_does(keys: list[str]
         assert without_nonce(second) == without_nonce(first)
 
 
+def test_a_store_socket_deletes_as_torchs_own_client_does() -> None:
+    with tapped_store() as (served, tap):
+        served.perform(MultiSet(["a", "ключ"], [b"", b"x"]))
+        torchs = TCPStore("127.0.0.1", tap.port, is_master=False, wait_for_workers=False)
+        ours = StoreSocket("127.0.0.1", tap.port)
+        for key, is_there in (("a", True), ("missing", False)):
+            assert torchs.delete_key(key) is is_there
+            served.perform(Set("a", b""))
+            assert ours.perform(Delete(key)) is is_there
+        first, second = (bytes(heard) for heard in tap.heard)
+        assert without_nonce(second) == without_nonce(first)
+
+
+def test_a_store_socket_waits_as_torchs_own_client_does() -> None:
+    with tapped_store() as (served, tap):
+        served.perform(Set("ключ", b"x"))
+        torchs = TCPStore("127.0.0.1", tap.port, is_master=False, wait_for_workers=False)
+        torchs.wait(["ключ"])
+        StoreSocket("127.0.0.1", tap.port).wait_for("ключ")
+        first, second = (bytes(heard) for heard in tap.heard)
+        assert without_nonce(second) == without_nonce(first)
+
+
 def test_a_key_deleted_while_it_is_read_reads_as_nothing_and_not_for_ever() -> None:
     """A wait and a read are two steps of the server; the participant takes emptiness for a lost event."""
     with tapped_store() as (served, tap):

@@ -24,7 +24,7 @@ from tests.sim.world import World, run_seed, time_crowd
 ROOT = Path(__file__).parents[2]
 SAFETY_SEEDS = range(1400)
 CONVERGENCE_SEEDS = range(1400, 2100)
-VARIANT_SEEDS = range(500)
+VARIANT_SEEDS = range(1500)
 CROWD = 4096
 
 
