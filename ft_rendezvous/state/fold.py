@@ -138,8 +138,8 @@ def _arrive(state: RunState, time_ns: int, entry: journal.NodesArrived) -> None:
 def _open(state: RunState, time_ns: int, entry: journal.CycleOpened) -> None:
     assert state.began is not None, "a cycle of a run that never began"
     if state.cycles:
-        silent_ns = round(state.silent_s * NS) if isinstance(entry.why, NodesLost) else 0
-        _stop_training(state, time_ns - silent_ns)
+        # Also where workers failed of the loss and both were read in one look.
+        _stop_training(state, time_ns - round(state.silent_s * NS))
         is_error = isinstance(entry.why, WorkersFailed | NodesLost) or (
             isinstance(entry.why, NodeLeft) and entry.why.outcome is Outcome.FAILED
         )

@@ -321,6 +321,17 @@ def test_a_wait_says_who_is_missing_and_when_it_was_last_seen() -> None:
     assert view_cycles(story.state, story.now_ns)[-1].status_detail.startswith("waiting for 2 of 2 nodes")
 
 
+def test_a_loss_that_is_told_with_the_failure_it_caused_costs_the_same() -> None:
+    story = training()
+    story.lose(0, silent_s=5.0, after_s=100.0)
+    story.open(2, WorkersFailed("n1", 1, "connection reset"))
+    story.seal(2, [2, 1], after_s=1.0)
+    run = view_run(story.state, story.now_ns)
+    assert run is not None
+    assert {cause: lost.seconds for cause, lost in run.lost.items()} == {"nodes_lost": pytest.approx(6.0)}
+    assert run.trained_s == pytest.approx(95.0)
+
+
 def test_workers_failed_and_a_node_is_lost_that_had_come_for_the_next_world() -> None:
     """It was whole when the workers failed, so the pause is theirs."""
     story = training()
