@@ -102,6 +102,18 @@ def test_a_store_of_another_program_is_no_run() -> None:
     served.stop()
 
 
+def test_a_run_without_a_window_goes_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_args: object) -> Window:
+        raise StoreUnavailable("localhost:1", "the connection failed")
+
+    monkeypatch.setattr("ft_rendezvous.host.Window", refuse)
+    with live_run() as run:
+        a, b = run.node(1), run.node(2)
+        run.seal(a, b)
+        assert run.finish(a, b).kind is VerdictKind.SUCCEEDED
+    assert "ftr status" in caplog.text
+
+
 def test_closing_a_window_ends_its_thread() -> None:
     served = ServedStore(listen())
     window = Window(lambda _after: (b"", []), Keys("0" * 16), served.port)
