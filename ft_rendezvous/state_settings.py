@@ -36,5 +36,3 @@ class StateSettings:
             )
         if self.log_mb < 1:
             raise ConfigError("state_log_mb=0 leaves no room for events: make it 1 or more")
-        if self.history < 0:
-            raise ConfigError(f"state_history={self.history} is no number of cycles: make it 0 or more")

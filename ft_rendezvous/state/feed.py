@@ -98,7 +98,7 @@ class Feed:
         return None
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # It must not be taken for a worker, nor get the signals of a terminal, nor import what is called `queue.py` in
+        # It must not be taken for a worker, nor get the signals of a terminal, nor import a `logging.py` in
         # the folder of the training script (-P).
         unset = [part for name in self._unset for part in ("-u", name)]
         words = ["env", *unset, sys.executable, "-P", "-m", "ft_rendezvous.state.keeper"]

@@ -101,7 +101,7 @@ def test_a_keeper_that_cannot_be_started_is_one_warning(
 def test_a_keeper_imports_nothing_from_the_folder_it_is_started_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "queue.py").write_text("raise SystemExit('this is the queue of a training script')")
+    (tmp_path / "logging.py").write_text("raise SystemExit('this is the logging of a training script')")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.chdir(tmp_path)
     recording, feeds = record_seed(3), list[Feed]()
