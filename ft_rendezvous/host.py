@@ -59,7 +59,7 @@ class Host:
         self._journal(_beginning(settings, epoch))
         perform_move(served, self.coordinator.start())
         self._bell = StoreSocket("localhost", served.port)
-        self._window = None if recorder is None else Window(recorder.look, self.coordinator.keys, served.port)
+        self._window = None if recorder is None else self._open_window(recorder)
         self._threads = [self._start(self._listen_for_bell, "ft-bell"), self._start(self._coordinate, "ft-coordinator")]
 
     @property
@@ -84,6 +84,14 @@ class Host:
             self._journal(HostLeft())
         if self._recorder is not None:
             self._recorder.close()
+
+    def _open_window(self, recorder: Recorder) -> Window | None:
+        """For onlookers; a run needs none."""
+        try:
+            return Window(recorder.look, self.coordinator.keys, self._served.port)
+        except StoreUnavailable as error:
+            log.warning("ftr status and ftr events cannot ask this run through its store: %s", error)
+            return None
 
     def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)

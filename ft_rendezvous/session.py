@@ -94,7 +94,11 @@ def serve(
         )
     served, epoch = ServedStore(net.listen(port)), new_id()
     recorder = _start_recorder(settings.run_id, epoch, state or StateSettings())
-    return Host(served, settings, epoch, journal, verdict_path, recorder=recorder)
+    try:
+        return Host(served, settings, epoch, journal, verdict_path, recorder=recorder)
+    except BaseException:
+        recorder.close()  # Its keeper would live as long as this process, and hold the port of the page.
+        raise
 
 
 def _start_recorder(run_id: str, epoch: str, state: StateSettings) -> Recorder:

@@ -650,7 +650,9 @@ def test_a_state_that_others_can_reach_needs_a_token() -> None:
     assert parse({"state_addr": "0.0.0.0"}).state.port is None, "nothing is served"
 
 
-@pytest.mark.parametrize("conf", [{"state_port": "65536"}, {"state_port": "http"}, {"state_log_mb": "0"}])
+@pytest.mark.parametrize(
+    "conf", [{"state_port": "65536"}, {"state_port": "http"}, {"state_log_mb": "0"}, {"state_history": "-1"}]
+)
 def test_what_cannot_be_recorded_or_shown_is_told(conf: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=next(iter(conf))):
         parse(conf)

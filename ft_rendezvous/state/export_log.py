@@ -54,13 +54,17 @@ class ExportLog:
         self._ended = threading.Event()
         self._fd: int | None = None
         self._size_bytes = 0
+        self._rotate_bytes = log_bytes
         self._is_refused = False
+        self._is_slow = False
         self._thread = threading.Thread(target=self._run, name="ft-export-log", daemon=True)
         self._thread.start()
 
     def put(self, event: Event, line: bytes) -> None:
         """Never waits for the disk."""
-        self._stream.put(event, line)
+        if not self._stream.put(event, line) and not (self._is_slow or self._is_refused):
+            self._is_slow = True
+            log.warning("the disk of %s is too slow: events are missing there; training goes on", self._folder)
 
     def close(self, patience_s: float) -> bool:
         """Write what waits to be written. False if the disk does not take it in time."""
@@ -104,15 +108,17 @@ class ExportLog:
         number = int(_named.fullmatch(files[-1].name)[1]) + 1 if files else 1  # type: ignore[index]
         path = self._folder / f"events-{number:06d}.jsonl"
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-        self._size_bytes = 0
+        self._size_bytes, self._rotate_bytes = 0, self._log_bytes
 
     def _rotate_if_due(self) -> None:
-        if self._size_bytes < self._log_bytes:
+        if self._size_bytes < self._rotate_bytes:
             return
         state = self._stream.tell_if_idle()
         if state is not None:
             self._close_file()
             self._open_next()
+            # A state that fills a file alone must not be told again after every event.
+            self._rotate_bytes = max(self._log_bytes, 2 * len(state))
             self._append(state)
 
     def _write_all(self, fd: int, data: bytes) -> None:

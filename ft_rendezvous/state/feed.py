@@ -65,7 +65,11 @@ class Feed:
 
     def _run(self) -> None:
         for tries in range(RESTARTS + 1):
-            self.process = process = self._start()
+            try:
+                self.process = process = self._start()
+            except OSError as error:
+                log.warning("the state is not kept: its process cannot be started: %s; training goes on", error)
+                break
             code = self._feed(process)
             if code is None:
                 return
@@ -94,9 +98,10 @@ class Feed:
         return None
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # It must not be taken for a worker, nor get the signals of a terminal.
+        # It must not be taken for a worker, nor get the signals of a terminal, nor import a `logging.py` in
+        # the folder of the training script (-P).
         unset = [part for name in self._unset for part in ("-u", name)]
-        words = ["env", *unset, sys.executable, "-m", "ft_rendezvous.state.keeper"]
+        words = ["env", *unset, sys.executable, "-P", "-m", "ft_rendezvous.state.keeper"]
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 

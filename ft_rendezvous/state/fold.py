@@ -36,6 +36,8 @@ from ft_rendezvous.state.records import (
     without_ranks,
 )
 
+LEAST_HISTORY = 2
+"""The open cycle and the one before it: who is missing is told by that one's placement."""
 SUMMARIES = 10_000
 """Cycles of which anything is kept."""
 DEAD_KEPT = 10_000
@@ -83,7 +85,7 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
         case journal.CycleCalled():
             for incarnation in entry.incarnations:
                 member = state.members[incarnation]
-                _withdraw(state, member)
+                _count_out(state, member)
                 member.is_draining, member.status_detail = True, f"draining: {entry.reason}"
         case journal.WorkersEnded():
             _fail(state, time_ns, entry.failure)
@@ -98,8 +100,7 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
         case journal.NodeWent():
             _go(state, time_ns, entry)
         case journal.NodeUnhealthy():
-            if entry.incarnation in state.members:
-                _end_member(state, time_ns, state.members[entry.incarnation], f"unfit: {entry.reason}")
+            _stay_away(state, time_ns, entry)
         case journal.RecordRefused():
             state.refused_records += 1
         case journal.RunBegan():
@@ -138,8 +139,8 @@ def _arrive(state: RunState, time_ns: int, entry: journal.NodesArrived) -> None:
 def _open(state: RunState, time_ns: int, entry: journal.CycleOpened) -> None:
     assert state.began is not None, "a cycle of a run that never began"
     if state.cycles:
-        silent_ns = round(state.silent_s * NS) if isinstance(entry.why, NodesLost) else 0
-        _stop_training(state, time_ns - silent_ns)
+        # Also where workers failed of the loss and both were read in one look.
+        _stop_training(state, time_ns - round(state.silent_s * NS))
         is_error = isinstance(entry.why, WorkersFailed | NodesLost) or (
             isinstance(entry.why, NodeLeft) and entry.why.outcome is Outcome.FAILED
         )
@@ -208,7 +209,8 @@ def _fence(state: RunState, time_ns: int, entry: journal.NodeFenced) -> None:
         return  # It was refused before it was ever a node of the run.
     if entry.cause is FenceCause.LOST:
         member.silent_since_ns = time_ns - round(entry.silent_s * NS)
-        if member.rank is not None and member.seated_in == state.sealed_in:
+        # One that has finished, or was there for the next world already, broke nothing.
+        if role_of(state, member) in (NodeRole.ACTIVE, NodeRole.AWAITED):
             state.has_lost, state.silent_s = True, max(state.silent_s, entry.silent_s)
             _stopped_earlier(state, member.silent_since_ns)
     role = NodeRole.QUARANTINED if entry.cause is FenceCause.QUARANTINED else None
@@ -222,6 +224,13 @@ def _go(state: RunState, time_ns: int, entry: journal.NodeWent) -> None:
         role = NodeRole.FINISHED
     tail = f": {entry.reason}" if entry.reason else ""
     _end_member(state, time_ns, member, f"went, {entry.outcome}{tail}", role)
+
+
+def _stay_away(state: RunState, time_ns: int, entry: journal.NodeUnhealthy) -> None:
+    member = state.members.get(entry.incarnation)
+    # It may never have joined, and who was fenced may still say that it is unfit.
+    if member is not None and member.status is not NodeStatus.DEAD:
+        _end_member(state, time_ns, member, f"unfit: {entry.reason}")
 
 
 def _end(state: RunState, time_ns: int, verdict: Verdict) -> None:
@@ -247,8 +256,8 @@ def _end(state: RunState, time_ns: int, verdict: Verdict) -> None:
 
 
 def _end_member(state: RunState, time_ns: int, member: Member, detail: str, role: NodeRole | None = None) -> None:
+    _count_out(state, member)
     member.end_role = role or role_of(state, member)
-    _withdraw(state, member)
     member.status = step(NODE_TABLE, member.status, NodeStatus.DEAD)
     member.status_detail, member.end_ns = detail, time_ns
     state.live -= 1
@@ -259,11 +268,10 @@ def _end_member(state: RunState, time_ns: int, member: Member, detail: str, role
         del state.dead[:TRIM]
 
 
-def _withdraw(state: RunState, member: Member) -> None:
-    """A node that had arrived in the open cycle cannot be placed in it any more."""
+def _count_out(state: RunState, member: Member) -> None:
+    """A node that goes, or is asked to, is waited for again if it had arrived in the open cycle."""
     cycle = state.cycle
-    is_counted = member.end_role in (None, NodeRole.ARRIVED) and not member.is_draining
-    if cycle is not None and cycle.status is CycleStatus.PENDING and is_counted and member.arrived_in == cycle.cycle_id:
+    if cycle is not None and cycle.status is CycleStatus.PENDING and role_of(state, member) is NodeRole.ARRIVED:
         state.cycles[-1] = msgspec.structs.replace(cycle, arrived=cycle.arrived - 1)
 
 
@@ -324,7 +332,7 @@ def _update_cycle(state: RunState, cycle_id: int, **changes: object) -> None:
 
 
 def _forget_cycles(state: RunState) -> None:
-    old = len(state.cycles) - 1 - state.history
+    old = len(state.cycles) - 1 - max(state.history, LEAST_HISTORY)
     if old >= 0:
         state.cycles[old] = without_ranks(state.cycles[old])
     if len(state.cycles) >= SUMMARIES + TRIM:

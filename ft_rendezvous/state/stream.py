@@ -29,8 +29,11 @@ class Stream:
         self.dropped = 0
         """Lines that did not fit, or did not arrive."""
 
-    def put(self, event: Event, line: bytes | None = None) -> None:
-        """Fold an event, and keep its line for whoever takes. Raises ProtocolBug for what cannot follow."""
+    def put(self, event: Event, line: bytes | None = None) -> bool:
+        """Fold an event, and keep its line for whoever takes. Raises ProtocolBug for what cannot follow.
+
+        False if the line was dropped: the other side is too slow.
+        """
         line = encode_event(event) if line is None else line
         with self._changed:
             self._state = take_event(self._state, event)
@@ -42,6 +45,7 @@ class Stream:
                 self._lines.append(line)
                 self._waiting_bytes += len(line)
             self._changed.notify_all()
+            return not self._is_behind
 
     def take(self) -> bytes | None:
         """Whole lines, all that wait; blocks until there are some. None when the stream is closed and empty."""

@@ -31,6 +31,12 @@ from ft_rendezvous.wire import Keys
 log = logging.getLogger("ft_rendezvous")
 
 PART_BYTES = 4 << 20
+MOST_ASKS = 100
+"""How many are looked for at once; whoever reaches the port can count as high as they like."""
+REST = 3
+"""How many times as long as an answer took nothing is done after it: of 10,000 nodes, one holds the coordinator's
+interpreter for 40 ms."""
+MOST_REST_S = 2.0
 KEPT_S = 30.0
 """How long an answer waits for who asked."""
 PATIENCE_S = 10.0
@@ -59,7 +65,7 @@ class Window:
         self._look, self._keys = look, keys
         self._store: Store = connect("localhost", port)
         self._ear = StoreSocket("localhost", port)
-        self._is_closed = False
+        self._closed = threading.Event()
         self._answered = 0
         self._open: list[int] = []
         """Counted, and not yet asked."""
@@ -69,26 +75,26 @@ class Window:
         self._thread.start()
 
     def close(self) -> None:
-        self._is_closed = True
+        self._closed.set()
         self._ear.close()
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            while True:
+            while not self._closed.is_set():
                 self._ear.perform(Get(self._keys.window_bell))
                 self._store.perform(Delete(self._keys.window_bell))
                 self._answer_all()
         except StoreUnavailable:
-            if not self._is_closed:
+            if not self._closed.is_set():
                 log.warning("the window is lost: ftr status and ftr events cannot ask this run through its store")
 
     def _answer_all(self) -> None:
         count = self._store.perform(Add(self._keys.window_count, 0))
-        self._open += range(self._answered + 1, count + 1)
+        self._open += range(max(self._answered + 1, count + 1 - MOST_ASKS), count + 1)
         self._answered = count
         # Who died between counting and asking is not waited for.
-        self._open = [number for number in self._open[-100:] if not self._answer(number)]
+        self._open = [number for number in self._open[-MOST_ASKS:] if not self._answer(number)]
         now = time.monotonic()
         while self._given and self._given[0][0] < now - KEPT_S:
             for key in self._given.pop(0)[1]:
@@ -97,7 +103,8 @@ class Window:
     def _answer(self, number: int) -> bool:
         """False if nothing is asked under this number yet."""
         key = self._keys.window_ask(number)
-        if not self._store.perform(Check([key])):
+        began = time.monotonic()
+        if self._closed.is_set() or not self._store.perform(Check([key])):
             return False
         after = _decode_ask(self._store.perform(Get(key))).after
         self._store.perform(Delete(key))
@@ -108,6 +115,7 @@ class Window:
         for name, part in reversed(list(zip(keys, parts, strict=True))):
             self._store.perform(Set(name, len(parts).to_bytes(2, "big") + part))
         self._given.append((time.monotonic(), keys))
+        self._closed.wait(min(REST * (time.monotonic() - began), MOST_REST_S))
         return True
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ft_rendezvous import journal
-from ft_rendezvous.core.lifecycle import Phase, Role
+from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.state.events import Event, encode_event, make_event, take_event
 from ft_rendezvous.state.known import RunState, role_of
-from ft_rendezvous.state.records import NodeStatus
+from ft_rendezvous.state.records import CycleStatus, NodeStatus
 from tests.sim.world import World
 
 BORN_NS = 1_800_000_000_000_000_000
@@ -55,7 +55,7 @@ class Recording:
         actual = {name: str(member.role) for name, member in roster.members.items()}
         assert {name: str(role) for name, role in known.items()} == actual
         assert state.live == len(actual)
-        if self.world.host.coordinator.phase is Phase.OPEN and state.cycles:
+        if state.cycles[-1].status is CycleStatus.PENDING:
             assert state.cycles[-1].arrived == len(roster.arrived)
         draining = {name for name, member in state.members.items() if member.is_draining and _is_live(member.status)}
         assert draining == roster.draining

@@ -54,11 +54,24 @@ def test_files_are_rotated_and_each_can_be_read_alone(tmp_path: Path) -> None:
         wait_for(lambda line=line: any(line in path.read_bytes() for path in log_files(tmp_path)))
     assert log.close(LONG_S)
     paths = log_files(tmp_path)
-    assert len(paths) > 3
+    assert len(paths) > 1, [path.stat().st_size for path in paths]
     for path in paths[1:]:
         assert isinstance(decode_event(path.read_bytes().splitlines()[0]).event, StateTold)
     for first in range(len(paths)):
         assert encode_state(state_of(paths[first:])) == encode_state(recording.state)
+
+
+def test_a_state_larger_than_a_file_is_not_told_after_every_event(tmp_path: Path) -> None:
+    recording = record_seed(3)
+    log = ExportLog(tmp_path, log_bytes=1)
+    for event, line in zip(recording.events, recording.lines, strict=True):
+        log.put(event, line)
+        wait_for(lambda line=line: any(line in path.read_bytes() for path in log_files(tmp_path)))
+    assert log.close(LONG_S)
+    paths = log_files(tmp_path)
+    assert 1 < len(paths) < len(recording.lines) / 3
+    assert sum(path.stat().st_size for path in paths) < 3 * sum(map(len, recording.lines)) + 10_000
+    assert encode_state(state_of(paths)) == encode_state(recording.state)
 
 
 def test_a_log_that_is_opened_again_goes_on_in_a_new_file(tmp_path: Path) -> None:
@@ -82,12 +95,13 @@ class Disk:
 
     def write(self, fd: int, data: bytes) -> int:
         self.may_go_on.wait(LONG_S)
-        if self.error is None:
+        error = self.error  # Another thread clears it.
+        if error is None:
             return os.write(fd, data)
         self.refusals += 1
         if self.takes_half and len(data) > 1:
             os.write(fd, bytes(data)[: len(data) // 2])
-        raise OSError(self.error, os.strerror(self.error))
+        raise OSError(error, os.strerror(error))
 
 
 def wait_for(is_true: Callable[[], bool]) -> None:
@@ -146,6 +160,20 @@ def test_a_slow_disk_holds_nobody_up_and_memory_does_not_grow() -> None:
     assert encode_state(take_event(RunState(), decode_event(told))) == encode_state(recording.state)
     stream.close()
     assert stream.take() is None
+
+
+def test_a_slow_disk_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ft_rendezvous.state.stream.Stream.__init__.__defaults__", (None, 2_000))
+    recording, disk = record_seed(3), Disk()
+    disk.may_go_on.clear()
+    log = ExportLog(tmp_path, write=disk.write)
+    put_all(log, recording)
+    assert ["is too slow" in record.getMessage() for record in caplog.records] == [True]
+    disk.may_go_on.set()
+    assert log.close(LONG_S)
+    assert encode_state(state_of(log_files(tmp_path))) == encode_state(recording.state)
 
 
 def test_a_disk_that_hangs_does_not_hold_the_end_up(tmp_path: Path) -> None:

@@ -324,17 +324,66 @@ def test_a_wait_says_who_is_missing_and_when_it_was_last_seen() -> None:
     assert view_cycles(story.state, story.now_ns)[-1].status_detail.startswith("waiting for 2 of 2 nodes")
 
 
-def test_who_leaves_an_open_cycle_has_not_arrived_in_it() -> None:
-    story = Story()
+def test_a_loss_that_is_told_with_the_failure_it_caused_costs_the_same() -> None:
+    story = training()
+    story.lose(0, silent_s=5.0, after_s=100.0)
+    story.open(2, WorkersFailed("n1", 1, "connection reset"))
+    story.seal(2, [2, 1], after_s=1.0)
+    run = view_run(story.state, story.now_ns)
+    assert run is not None
+    assert {cause: lost.seconds for cause, lost in run.lost.items()} == {"nodes_lost": pytest.approx(6.0)}
+    assert run.trained_s == pytest.approx(95.0)
+
+
+def test_workers_failed_and_a_node_is_lost_that_had_come_for_the_next_world() -> None:
+    """It was whole when the workers failed, so the pause is theirs."""
+    story = training()
+    story.open(2, WorkersFailed("n1", 1, "exit code 1"), after_s=100.0)
+    story.arrive(2, 0, 1, 2)
+    story.lose(0, silent_s=5.0, after_s=6.0)
+    story.seal(2, [2, 1])
+    run = view_run(story.state, story.now_ns)
+    assert run is not None
+    assert {cause: lost.seconds for cause, lost in run.lost.items()} == {"workers_failed": pytest.approx(6.0)}
+
+
+def test_a_finished_node_that_is_lost_broke_nothing() -> None:
+    story = training()
+    story.tell(journal.NodeFinished(cycle_id=1, incarnation=story.names[0], node="n"), after_s=10.0)
+    story.lose(0, after_s=5.0)
+    story.open(2, WorkersFailed("n1", 1, "exit code 1"), after_s=100.0)
+    story.seal(2, [1, 2], after_s=1.0)
+    run = view_run(story.state, story.now_ns)
+    assert run is not None
+    assert {cause: lost.seconds for cause, lost in run.lost.items()} == {"workers_failed": pytest.approx(1.0)}
+
+
+def test_who_had_arrived_and_goes_is_waited_for_again() -> None:
+    story = Story(nodes=4, wanted=4)
     story.open(1)
-    story.join(0, 1, 2)
-    story.arrive(1, 0, 1)
+    story.join(0, 1, 2, 3)
+    story.arrive(1, 0, 1, 2)
+    assert view_cycles(story.state, story.now_ns)[-1].status_detail == "waiting for 1 of 4 nodes"
     story.lose(0)
+    names = (story.names[1],)
+    story.tell(journal.CycleCalled(cycle_id=1, incarnations=names, nodes=names, reason="maintenance"))
+    story.lose(1)  # Counted out once.
+    story.lose(3)  # It never was counted in.
+    cycle = view_cycles(story.state, story.now_ns)[-1]
+    assert (cycle.arrived, cycle.status_detail) == (1, "waiting for 3 of 4 nodes")
+    story.tell(journal.RunEnded(verdict=Verdict(VerdictKind.CANCELLED, "enough")))
+    story.lose(2)
     assert story.state.cycles[-1].arrived == 1
-    story.tell(journal.CycleCalled(cycle_id=1, incarnations=(story.names[1],), nodes=("n",), reason="SIGUSR1"))
-    assert story.state.cycles[-1].arrived == 0
-    story.lose(1)
-    assert story.state.cycles[-1].arrived == 0
+
+
+def test_a_node_that_was_fenced_may_still_say_that_it_is_unfit() -> None:
+    story = training()
+    story.lose(0)
+    before = encode_state(story.state)
+    entry = journal.NodeUnhealthy(cycle_id=1, incarnation=story.names[0], node="n", reason="no GPU")
+    story.tell(entry)
+    story.state.event_id -= 1
+    assert encode_state(story.state) == before
 
 
 def test_a_coordinator_that_vanished_leaves_an_aborted_run() -> None:
@@ -378,6 +427,17 @@ def test_a_thousand_cycles_of_ten_thousand_nodes_are_kept_in_bounded_memory() ->
     late = len(encode_state(story.state))
     assert late - early < 980 * 1_000
     assert sum(cycle.ranks is not None for cycle in story.state.cycles) <= 11
+
+
+@pytest.mark.parametrize("history", [0, 1, 2])
+def test_however_little_is_kept_it_is_bounded_and_names_who_is_missing(history: int) -> None:
+    story = training(history=history)
+    for cycle_id in range(2, 9):
+        story.open(cycle_id, WorkersFailed("n", 0, "exit code 1"))
+        assert "infra ranks 0 and 1, stopping workers" in view_cycles(story.state, story.now_ns)[-1].status_detail
+        story.arrive(cycle_id, 0, 1, 2)
+        story.seal(cycle_id, [0, 1], [2])
+    assert sum(cycle.ranks is not None for cycle in story.state.cycles) == 2
 
 
 def test_the_dead_are_forgotten_in_the_end() -> None:

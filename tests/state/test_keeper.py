@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from ft_rendezvous import session
 from ft_rendezvous.core.model import Placement
+from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.journal import CycleSealed
 from ft_rendezvous.state.events import encode_state
 from ft_rendezvous.state.export_log import log_files
 from ft_rendezvous.state.feed import Feed, KeeperConfig
 from ft_rendezvous.state.recorder import Recorder
+from ft_rendezvous.state_settings import StateSettings
+from tests.contract.live import run_settings
 from tests.state.recording import Recording, record_seed
 from tests.state.test_export_log import state_of, wait_for
 
@@ -55,7 +59,7 @@ def test_a_killed_keeper_is_replaced_and_told_everything(tmp_path: Path, caplog:
     half = len(recording.events) // 2
     for event in recording.events[:half]:
         recorder(event.event)  # type: ignore[arg-type]
-    wait_for(lambda: bool(log_files(tmp_path)) and state_of(log_files(tmp_path)).event_id == half)
+    wait_for(lambda: sum(path.read_bytes().count(b"\n") for path in log_files(tmp_path)) == half)
     first = feeds[0].process
     assert first is not None
     first.kill()
@@ -80,3 +84,45 @@ def test_a_bug_in_what_is_told_ends_the_recording_and_nothing_else(caplog: pytes
     tell(recorder, recording)
     recorder.close()
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
+
+
+def test_a_keeper_that_cannot_be_started_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    recording, feeds = record_seed(3), list[Feed]()
+    recorder = start(tmp_path, feeds)
+    tell(recorder, recording)
+    recorder.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "training goes on" in caplog.text
+
+
+def test_a_keeper_imports_nothing_from_the_folder_it_is_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logging.py").write_text("raise SystemExit('this is the logging of a training script')")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.chdir(tmp_path)
+    recording, feeds = record_seed(3), list[Feed]()
+    recorder = start(tmp_path / "state", feeds)
+    tell(recorder, recording)
+    recorder.close()
+    assert state_of(log_files(tmp_path / "state")).event_id == len(recording.events)
+
+
+def test_a_host_that_cannot_begin_leaves_no_keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorders: list[Recorder] = []
+
+    class BrokenHost:
+        def __init__(self, *_args: object, recorder: Recorder) -> None:
+            recorders.append(recorder)
+            raise StoreUnavailable("localhost:1", "it was stopped")
+
+    monkeypatch.setattr(session, "Host", BrokenHost)
+    with pytest.raises(StoreUnavailable):
+        session.serve(run_settings(), 0, state=StateSettings(directory=str(tmp_path)))
+    feed = recorders[0]._feed
+    assert feed is not None
+    assert feed.process is not None
+    assert feed.process.poll() is not None

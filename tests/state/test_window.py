@@ -66,6 +66,16 @@ def test_who_counts_and_never_asks_and_who_asks_nonsense_disturb_nobody() -> Non
         wait_for(lambda: visitor.look(0).state.began is not None)
 
 
+def test_who_counts_to_a_quintillion_takes_neither_memory_nor_time() -> None:
+    with live_run() as run:
+        stranger = run.stranger()
+        visitor = Visitor(f"127.0.0.1:{run.port}")
+        wait_for(lambda: visitor.look(0).state.began is not None)
+        stranger.perform(Add(run.keys.window_count, 1 << 60))
+        stranger.perform(Set(run.keys.window_bell, b"1"))
+        assert visitor.look(0).state.began is not None
+
+
 def test_an_answer_larger_than_the_store_takes_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ft_rendezvous.state.window.PART_BYTES", 100)
     assert PART_BYTES < 8 << 20
@@ -90,6 +100,18 @@ def test_a_store_of_another_program_is_no_run() -> None:
     with pytest.raises(ConfigError, match="another program"):
         Visitor(f"127.0.0.1:{served.port}")
     served.stop()
+
+
+def test_a_run_without_a_window_goes_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_args: object) -> Window:
+        raise StoreUnavailable("localhost:1", "the connection failed")
+
+    monkeypatch.setattr("ft_rendezvous.host.Window", refuse)
+    with live_run() as run:
+        a, b = run.node(1), run.node(2)
+        run.seal(a, b)
+        assert run.finish(a, b).kind is VerdictKind.SUCCEEDED
+    assert "ftr status" in caplog.text
 
 
 def test_closing_a_window_ends_its_thread() -> None:
