@@ -28,7 +28,7 @@ from torch.distributed import TCPStore
 from benchmarks import load, ours
 from benchmarks.baselines import raw
 from benchmarks.children import call, serving
-from benchmarks.crowd import Formed, Seat
+from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat
 from benchmarks.load.crowd import form_world as form_generated
 from benchmarks.measure import Finding, require
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
@@ -50,7 +50,7 @@ HERD, QUICK_HERD = 512, 64
 """Connections that ask at the same time."""
 
 LEAST_S = 1e-6
-THREADS = 32
+THREADS = NODES_PER_PROCESS
 """Nodes of the world by which it is found out what nodes cost where all are threads of one process."""
 
 
@@ -78,8 +78,8 @@ class Costs:
     record_bytes: float
     seal_bytes: float
     head_bytes: float
-    ours_32_s: float
-    raw_32_s: float
+    ours_threads_s: float
+    raw_threads_s: float
     ours_generated_s: float
     raw_generated_s: float
     cores: float
@@ -111,8 +111,8 @@ LABELS = {
     "record_bytes": "an arrival",
     "seal_bytes": "a channel's copy of a seal",
     "head_bytes": "the head",
-    "ours_32_s": f"a world of {THREADS} threads, ours, by the clock",
-    "raw_32_s": f"a world of {THREADS} threads, raw operations, by the clock",
+    "ours_threads_s": f"a world of {THREADS} threads, ours, by the clock",
+    "raw_threads_s": f"a world of {THREADS} threads, raw operations, by the clock",
     "ours_generated_s": "a generated node, ours, until it has its seat",
     "raw_generated_s": "a generated node, raw operations",
     "cores": "processors of this machine",
@@ -151,8 +151,8 @@ def measure(is_quick: bool) -> Costs:
         seal_bytes=many.seal_bytes,
         head_bytes=many.head_bytes,
         batch_keys=max(len(op.keys) for op in many.asked if isinstance(op, Check | MultiGet)),
-        ours_32_s=_median(is_quick, partial(_form, partial(serving, ours.serve, THREADS), ours.form)),
-        raw_32_s=_median(is_quick, partial(_form, partial(serving, raw.serve), raw.form)),
+        ours_threads_s=_median(is_quick, partial(_form, partial(serving, ours.serve, THREADS), ours.form)),
+        raw_threads_s=_median(is_quick, partial(_form, partial(serving, raw.serve), raw.form)),
         ours_generated_s=_generate(is_quick, lambda count: serving(ours.serve, count), load.form_ours),
         raw_generated_s=_generate(is_quick, lambda _count: serving(raw.serve), load.form_raw),
         cores=float(os.cpu_count() or 1),

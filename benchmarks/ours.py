@@ -15,6 +15,7 @@ from ft_rendezvous.net import CONNECTIONS_PER_NODE, listen, raise_file_limit
 from ft_rendezvous.participant import CHANGED, Flow, Place
 from ft_rendezvous.session import Session, new_id, open_session
 from ft_rendezvous.settings import NodeSettings, RunSettings, Settings
+from ft_rendezvous.state.recorder import Recorder
 from ft_rendezvous.tcp_store import ServedStore
 
 HOST = "127.0.0.1"
@@ -34,7 +35,7 @@ def hosting(run: RunSettings) -> Iterator[tuple[Host, int]]:
     """Host a run, as `session.serve` does, on a port that the system gives."""
     raise_file_limit(CONNECTIONS_PER_NODE * run.max_nodes + FILES_BESIDE)
     served = ServedStore(listen())
-    host = Host(served, run, new_id(), journal=lambda _entry: None)
+    host = Host(served, run, new_id(), journal=lambda _entry: None, recorder=Recorder())
     try:
         yield host, served.port
     finally:

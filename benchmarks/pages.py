@@ -44,7 +44,7 @@ README = """\
 `python -m benchmarks` (`--quick` for a smoke run) lets contenders take turns within one run, `python -m benchmarks
 report` renders this section and [docs/benchmarks.md](docs/benchmarks.md) (all benchmarks, machine, scale model). From
 {names}:
-{machine}. All nodes share that machine with the store, as threads by 32 in a process
+{machine}. All nodes share that machine with the store, as threads by 64 in a process
 unless they are called generated, which is where most of the time of such worlds goes: read the ratios, not the times.
 
 {tables}

@@ -13,7 +13,7 @@ Left out: beats while the world forms and the coordinator's looks meanwhile (the
 overlap, a network slower than loopback, lost packets, memory. A *node* costs nothing here: each has a machine of its
 own. The measured worlds have all their nodes on the store's machine, so for them the nodes' work is added:
 
-    threads    what a world of 32 threads in one process takes beyond the model, per node; several such processes
+    threads    what a world of 64 threads in one process takes beyond the model, per node; several such processes
                share the processors
     generated  the load generator's CPU per node; it and the store work side by side, so the longer of both counts
 """
@@ -77,8 +77,8 @@ class Model:
         return self.arrive(nodes) + decide_s + self.hear(nodes) + latency_s
 
     def form_threads(self, nodes: int, contender: str = OURS) -> float:
-        """All nodes threads, by 32 in a process, on the machine of the store."""
-        taken_s = self.costs.ours_32_s if contender == OURS else self.costs.raw_32_s
+        """All nodes threads, by 64 in a process, on the machine of the store."""
+        taken_s = self.costs.ours_threads_s if contender == OURS else self.costs.raw_threads_s
         own_s = max(0.0, taken_s - self.form(THREADS, contender)) / THREADS
         side_by_side = min(self.costs.cores, -(-nodes // THREADS))
         return self.form(nodes, contender) + nodes * own_s / side_by_side

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import scale
 from benchmarks.baselines import raw
 from benchmarks.children import prepare_environment
-from benchmarks.costs import LABELS, MANY, Costs, costs_in, findings_of, measure, time_coordinator
+from benchmarks.costs import LABELS, MANY, THREADS, Costs, costs_in, findings_of, measure, time_coordinator
 from benchmarks.nodes import make_arrivals
 from benchmarks.report import Row
 from benchmarks.scale import LASTS, NODES, RAW, TARGET, Model, compare
@@ -39,8 +39,8 @@ COSTS = Costs(
     record_bytes=160,
     seal_bytes=3_500,
     head_bytes=740,
-    ours_32_s=0.050,
-    raw_32_s=0.010,
+    ours_threads_s=0.050,
+    raw_threads_s=0.010,
     ours_generated_s=200e-6,
     raw_generated_s=30e-6,
     cores=2,
@@ -92,8 +92,8 @@ def test_a_prediction_is_operations_times_cost() -> None:
     assert model.arrive(1_000) == pytest.approx(1_000 * 45e-6)
     assert model.form(1_000, RAW) == pytest.approx(1_000 * (45e-6 + 40e-6) + 6 * 50e-6)
     assert model.form(TARGET) > model.form(TARGET, RAW) > model.arrive(TARGET)
-    assert model.form_threads(32) == pytest.approx(COSTS.ours_32_s)
-    own_s = (COSTS.ours_32_s - model.form(32)) / 32
+    assert model.form_threads(THREADS) == pytest.approx(COSTS.ours_threads_s)
+    own_s = (COSTS.ours_threads_s - model.form(THREADS)) / THREADS
     assert model.form_threads(1_024) == pytest.approx(model.form(1_024) + 1_024 * own_s / COSTS.cores)
     # The generator takes longer than the store; with raw operations the store does.
     decide_s = model.decide(1_000) + 13 * COSTS.round_trip_s
