@@ -20,8 +20,8 @@ from ft_rendezvous.participant import Participant
 from ft_rendezvous.ports import Check, Get
 from ft_rendezvous.reaper import MARKER_VARIABLE
 from ft_rendezvous.settings import RunSettings, Settings, differing_keys
-from ft_rendezvous.state.export_log import run_folder
 from ft_rendezvous.state.feed import Feed, KeeperConfig
+from ft_rendezvous.state.folders import run_folder
 from ft_rendezvous.state.recorder import Recorder
 from ft_rendezvous.state_settings import StateSettings
 from ft_rendezvous.store_socket import Found, StoreSocket, probe

@@ -1,6 +1,4 @@
-"""The export log: a run's events as lines of JSON, in files that are rotated by size.
-
-    <state_dir>/<run>-<epoch>/events-000001.jsonl, events-000002.jsonl, ...
+"""The export log: a run's events as lines of JSON, in files that are rotated by size (`folders` names them).
 
 Every file but the first begins with the state so far, so that it can be read alone. A disk that is full, read-only or
 slow costs events, one warning and no memory; what was missed is made good by the state when there is room again.
@@ -8,35 +6,21 @@ slow costs events, one warning and no memory; what was missed is made good by th
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from ft_rendezvous.state.events import Event
-from ft_rendezvous.state.stream import Stream
+from ft_rendezvous.state.folders import file_name, list_files
+from ft_rendezvous.state.stream import Stream, write_all
 
 log = logging.getLogger("ft_rendezvous")
 
 LOG_BYTES = 100_000_000
 RETRY_S = 5.0
 """How long to leave a disk alone that has refused."""
-_named = re.compile(r"events-(\d+)\.jsonl")
-
-
-def run_folder(state_dir: Path, run_id: str, epoch: str) -> Path:
-    """Where a run's files are: named for people, made unique for programs."""
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", run_id)[:100].lstrip(".") or "run"
-    return state_dir / f"{safe}-{epoch}"
-
-
-def log_files(folder: Path) -> list[Path]:
-    """A run's files, oldest first."""
-    found = [(int(match[1]), path) for path in folder.glob("events-*.jsonl") if (match := _named.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
 
 
 class ExportLog:
@@ -47,7 +31,7 @@ class ExportLog:
         folder: Path,
         log_bytes: int = LOG_BYTES,
         retry_s: float = RETRY_S,
-        write: Callable[[int, bytes], int] = os.write,
+        write: Callable[[int, memoryview], int] = os.write,
     ) -> None:
         self._folder, self._log_bytes, self._retry_s, self._write = folder, log_bytes, retry_s, write
         self._stream = Stream()
@@ -91,7 +75,7 @@ class ExportLog:
             self._open_next()
         assert self._fd is not None
         try:
-            self._write_all(self._fd, lines)
+            write_all(self._fd, lines, self._write)
         except OSError:
             self._cut_torn_line(self._fd)
             raise
@@ -104,9 +88,8 @@ class ExportLog:
 
     def _open_next(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        files = log_files(self._folder)
-        number = int(_named.fullmatch(files[-1].name)[1]) + 1 if files else 1  # type: ignore[index]
-        path = self._folder / f"events-{number:06d}.jsonl"
+        files = list_files(self._folder)
+        path = self._folder / file_name(files[-1][0] + 1 if files else 1)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         self._size_bytes, self._rotate_bytes = 0, self._log_bytes
 
@@ -120,14 +103,6 @@ class ExportLog:
             # A state that fills a file alone must not be told again after every event.
             self._rotate_bytes = max(self._log_bytes, 2 * len(state))
             self._append(state)
-
-    def _write_all(self, fd: int, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            written = self._write(fd, view)  # type: ignore[arg-type]
-            if not written:
-                raise OSError(errno.EIO, "nothing was written")
-            view = view[written:]
 
     def _cut_torn_line(self, fd: int) -> None:
         """Whatever was written of the lines is taken back; where that fails too, the next file goes on."""

@@ -1,4 +1,6 @@
-"""Where runs were recorded: the folders of a `state_dir`, and the files of one run in their order.
+"""Where runs are recorded: the folders of a `state_dir`, and the files of one run in their order.
+
+    <state_dir>/<run>-<epoch>/events-000001.jsonl, events-000002.jsonl, ...
 
 Reads names and first lines, nothing else.
 """
@@ -64,6 +66,16 @@ def choose_run(state_dir: Path, name: str | None) -> RunFolder:
             return run
     known = ", ".join(dict.fromkeys(run.path.name for run in runs[:8]))
     raise StateUnavailable(f"no run {name!r} is recorded in {state_dir}: there are {known}")
+
+
+def run_folder(state_dir: Path, run_id: str, epoch: str) -> Path:
+    """Where a run's files are: named for people, made unique for programs."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", run_id)[:100].lstrip(".") or "run"
+    return state_dir / f"{safe}-{epoch}"
+
+
+def file_name(number: int) -> str:
+    return f"events-{number:06d}.jsonl"
 
 
 def list_files(folder: Path) -> list[tuple[int, Path]]:

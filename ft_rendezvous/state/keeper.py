@@ -26,7 +26,7 @@ log = logging.getLogger("ft_rendezvous")
 
 FLUSH_S = 4.0
 """How long a slow disk may take at the end."""
-FOLLOWERS_S = 2.0
+FOLLOWERS_S = 1.0
 """How long those who follow may take to hear the end."""
 NICENESS = 5
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
-from ft_rendezvous.state.events import decode_event
+from ft_rendezvous.state.events import decode_event, tell_state
 from ft_rendezvous.state.folders import choose_run
 from ft_rendezvous.state.known import RunState
 from ft_rendezvous.state.reading import POLL_S, LogReader, Missing, follow
@@ -109,6 +109,11 @@ class StoreSource:
     def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
         while True:
             glimpse = self._glimpse(after)
+            if after and _first_id(glimpse.lines) > after + 1:
+                # What lies between is not kept any more: who follows goes on from the state.
+                after = glimpse.state.event_id
+                yield tell_state(glimpse.state)
+                continue
             for line in glimpse.lines:
                 after = max(after, decode_event(line).event_id)
                 yield line
@@ -123,6 +128,10 @@ class StoreSource:
             raise StateUnavailable(
                 f"{error}: the run has ended, or its host is lost; its state_dir and verdict_file say which"
             ) from error
+
+
+def _first_id(lines: list[bytes]) -> int:
+    return decode_event(lines[0]).event_id if lines else 0
 
 
 def picture_state(state: RunState, now_ns: int) -> Picture:

@@ -6,13 +6,26 @@ the whole state as soon as the other side takes something again.
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from ft_rendezvous.state.events import Event, encode_event, take_event, tell_state
 from ft_rendezvous.state.known import RunState
 
 MOST_BYTES = 16 << 20
+
+
+def write_all(fd: int, data: bytes, write: Callable[[int, memoryview], int] = os.write) -> None:
+    """Write until nothing is left; blocks where the other side does."""
+    left = memoryview(data)
+    while left:
+        written = write(fd, left)
+        if not written:
+            raise OSError(errno.EIO, "nothing was written")
+        left = left[written:]
 
 
 class Stream:

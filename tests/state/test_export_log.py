@@ -12,12 +12,18 @@ from pathlib import Path
 import pytest
 
 from ft_rendezvous.state.events import StateTold, decode_event, encode_state, take_event
-from ft_rendezvous.state.export_log import ExportLog, log_files, run_folder
+from ft_rendezvous.state.export_log import ExportLog
+from ft_rendezvous.state.folders import list_files, run_folder
 from ft_rendezvous.state.known import RunState
 from ft_rendezvous.state.stream import Stream
 from tests.state.recording import Recording, record_seed
 
 LONG_S = 20.0
+
+
+def log_files(folder: Path) -> list[Path]:
+    """A run's files, oldest first."""
+    return [path for _, path in list_files(folder)] if folder.is_dir() else []
 
 
 def put_all(log: ExportLog, recording: Recording) -> None:
@@ -93,7 +99,7 @@ class Disk:
         self.may_go_on.set()
         self.refusals = 0
 
-    def write(self, fd: int, data: bytes) -> int:
+    def write(self, fd: int, data: memoryview) -> int:
         self.may_go_on.wait(LONG_S)
         error = self.error  # Another thread clears it.
         if error is None:

@@ -13,13 +13,12 @@ from ft_rendezvous.core.model import Placement
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.journal import CycleSealed
 from ft_rendezvous.state.events import encode_state
-from ft_rendezvous.state.export_log import log_files
 from ft_rendezvous.state.feed import Feed, KeeperConfig
 from ft_rendezvous.state.recorder import Recorder
 from ft_rendezvous.state_settings import StateSettings
 from tests.contract.live import run_settings
 from tests.state.recording import Recording, record_seed
-from tests.state.test_export_log import state_of, wait_for
+from tests.state.test_export_log import log_files, state_of, wait_for
 
 
 def config(folder: Path) -> KeeperConfig:
@@ -126,3 +125,20 @@ def test_a_host_that_cannot_begin_leaves_no_keeper(tmp_path: Path, monkeypatch: 
     assert feed is not None
     assert feed.process is not None
     assert feed.process.poll() is not None
+
+
+def test_a_keeper_that_dies_at_the_end_of_a_run_is_replaced_at_once(tmp_path: Path) -> None:
+    """How the run ended must be written, or it would look as if its coordinator had vanished."""
+    recording, feeds = record_seed(3), list[Feed]()
+
+    def start_feed(stream):  # type: ignore[no-untyped-def]
+        feeds.append(Feed(stream, config(tmp_path), restart_s=3600.0))
+        return feeds[-1]
+
+    recorder = Recorder(start_feed=start_feed)
+    wait_for(lambda: feeds[0].process is not None)
+    assert feeds[0].process is not None
+    feeds[0].process.kill()
+    tell(recorder, recording)
+    recorder.close()
+    assert state_of(log_files(tmp_path)).event_id == len(recording.events)

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
-from ft_rendezvous.state.events import decode_event
+from ft_rendezvous.state.events import decode_event, tell_state
 from ft_rendezvous.state.http_source import HttpSource
 from ft_rendezvous.state.known import RunState
 from ft_rendezvous.state.sources import FolderSource, Picture, StoreSource, picture_state
@@ -137,7 +137,8 @@ def test_a_store_is_followed_to_the_end_of_its_run() -> None:
     visitor = StandIn(40, 40, 90, len(story.lines), len(story.lines), kept=60)
     slept: list[float] = []
     lines = list(StoreSource(visitor, lambda: END_NS, slept.append).lines(0, True))
-    assert lines == [*story.lines[:90], *story.lines[len(story.lines) - 60 :]]
+    # What lies between is not kept any more, and that is told.
+    assert lines == [*story.lines[:90], tell_state(fold_all(RunState(), story.lines))]
     assert visitor.asked == [0, 40, 40, 90, len(story.lines)]
 
 
