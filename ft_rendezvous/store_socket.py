@@ -1,4 +1,4 @@
-"""A plain socket that speaks just enough of TCPStore's wire protocol: greet, look for a key, block on one, delete it.
+"""A plain socket that speaks TCPStore's wire protocol as far as it is needed here, and needs no torch.
 
 Why not a second TCPStore client:
 
@@ -22,9 +22,9 @@ from typing import Any
 
 from ft_rendezvous.addresses import format_endpoint
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.ports import Check, Delete, Get, Op
+from ft_rendezvous.ports import Add, Check, Delete, Get, Op, Set
 
-_VALIDATE, _GET, _CHECK, _WAIT, _DELETE, _PING = (bytes([no]) for no in (0, 3, 5, 6, 8, 13))
+_VALIDATE, _SET, _GET, _ADD, _CHECK, _WAIT, _DELETE, _PING = (bytes([no]) for no in (0, 1, 3, 4, 5, 6, 8, 13))
 _MAGIC = struct.pack("<I", 0x3C85F7CE)
 _STOPPED_WAITING = b"\x00"
 _ALL_THERE = b"\x00"
@@ -63,7 +63,7 @@ class StoreSocket:
             raise StoreUnavailable(self._endpoint, str(unfit.found)) from unfit
 
     def perform(self, op: Op) -> Any:
-        """Whether keys exist; or the value of a key, once it exists, empty if it was deleted at that very moment."""
+        """As a TCPStore would; but the value of a key that was deleted while it was read is empty."""
         with self._telling():
             match op:
                 case Check(keys):
@@ -72,7 +72,11 @@ class StoreSocket:
                     return self._get(key)
                 case Delete(key):
                     return self._delete(key)
-        raise AssertionError("this connection only reads and deletes")
+                case Add(key, amount):
+                    return self._add(key, amount)
+                case Set(key, value):
+                    return self._socket.sendall(_SET + _text("/" + key) + _sized(value))
+        raise AssertionError(f"not spoken here: {op}")
 
     def wait_for(self, key: str) -> None:
         """Block until the key exists, whatever its value."""
@@ -103,6 +107,11 @@ class StoreSocket:
     def _delete(self, key: str) -> bool:
         self._socket.sendall(_DELETE + _text("/" + key))
         return struct.unpack("<q", _receive(self._socket, 8)) == (1,)
+
+    def _add(self, key: str, amount: int) -> int:
+        self._socket.sendall(_ADD + _text("/" + key) + struct.pack("<q", amount))
+        (total,) = struct.unpack("<q", _receive(self._socket, 8))
+        return int(total)
 
     def _wait(self, key: str) -> None:
         self._socket.sendall(_WAIT + _texts([key]))
@@ -181,5 +190,8 @@ def _texts(keys: Sequence[str]) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    data = text.encode()
+    return _sized(text.encode())
+
+
+def _sized(data: bytes) -> bytes:
     return struct.pack("<Q", len(data)) + data

@@ -133,6 +133,12 @@ def test_the_keeper_starts_without_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "state").rglob("*.py")), ids=name_of)
+def test_what_is_known_of_a_run_is_told_without_torch(path: Path) -> None:
+    """`ftr status` must answer at once, and torch takes seconds to import."""
+    assert not {part for module in imports_of(path) for part in module.split(".")[:2]} & {"torch", "tcp_store", "host"}
+
+
 @pytest.mark.parametrize("name", ["records", "known", "fold", "events", "view"])
 def test_what_is_known_of_a_run_knows_no_clock_and_no_file(name: str) -> None:
     forbidden = {"time", "datetime", "logging", "random", "os", "socket", "threading", "asyncio", "pathlib"}

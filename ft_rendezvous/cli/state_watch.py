@@ -22,6 +22,7 @@ from ft_rendezvous.state.events import StateTold, decode_event
 from ft_rendezvous.state.known import NS
 from ft_rendezvous.state.records import RunStatus
 from ft_rendezvous.state.sources import FolderSource, Picture, Source, StoreSource
+from ft_rendezvous.state.window import Visitor
 from ft_rendezvous.state.wording import describe, describe_missing, local_time, names_in
 
 LOOK_S = 0.5
@@ -49,9 +50,6 @@ def find_source(text: str, run: str | None) -> Source:
             f"there is no directory {text!r}: give a run's state_dir, its HTTP address http://HOST:PORT, "
             "or its store HOST:PORT"
         )
-    # It imports torch, which takes seconds.
-    from ft_rendezvous.state.window import Visitor  # noqa: PLC0415
-
     return StoreSource(Visitor(text), now_ns)
 
 

@@ -1,7 +1,7 @@
 """How a run stands, asked through its own store: `ftr status HOST:PORT` needs no other port and no file.
 
     who asks    count += 1 -> n; set ask/n to what it knows already; ring; wait for answer/n
-    the host    blocks on the bell, in a thread and on connections of its own; answers every ask it finds
+    the host    blocks on the bell, in a thread and on a connection of its own; answers every ask it finds
 
 The coordinator has no part in it. An answer is compressed and in parts, since a store hangs up on large values, and is
 deleted by who asked, or later by the host.
@@ -21,11 +21,10 @@ import msgspec
 from ft_rendezvous import wire
 from ft_rendezvous.addresses import parse_endpoint
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
-from ft_rendezvous.ports import Add, Check, Delete, Get, Set, Store
+from ft_rendezvous.ports import Add, Check, Delete, Get, Set
 from ft_rendezvous.state.events import StateTold, decode_event
 from ft_rendezvous.state.known import RunState
 from ft_rendezvous.store_socket import Found, StoreSocket, probe
-from ft_rendezvous.tcp_store import connect
 from ft_rendezvous.wire import Keys
 
 log = logging.getLogger("ft_rendezvous")
@@ -63,8 +62,7 @@ class Window:
 
     def __init__(self, look: Look, keys: Keys, port: int) -> None:
         self._look, self._keys = look, keys
-        self._store: Store = connect("localhost", port)
-        self._ear = StoreSocket("localhost", port)
+        self._store = StoreSocket("localhost", port)
         self._closed = threading.Event()
         self._answered = 0
         self._open: list[int] = []
@@ -76,13 +74,13 @@ class Window:
 
     def close(self) -> None:
         self._closed.set()
-        self._ear.close()
+        self._store.close()
         self._thread.join()
 
     def _run(self) -> None:
         try:
             while not self._closed.is_set():
-                self._ear.perform(Get(self._keys.window_bell))
+                self._store.wait_for(self._keys.window_bell)
                 self._store.perform(Delete(self._keys.window_bell))
                 self._answer_all()
         except StoreUnavailable:
@@ -127,8 +125,7 @@ class Visitor:
         found = probe(host, port)
         if found is not Found.STORE:
             raise ConfigError(f"no run at {endpoint}: {found}")
-        self._store: Store = connect(host, port)
-        self._ear = StoreSocket(host, port, PATIENCE_S)
+        self._store = StoreSocket(host, port, PATIENCE_S)
         if not self._store.perform(Check([wire.HEAD_KEY])):
             raise ConfigError(f"no run at {endpoint}: a TCPStore of another program is there")
         self._keys = Keys(wire.decode_head(self._store.perform(Get(wire.HEAD_KEY))).epoch)
@@ -139,7 +136,7 @@ class Visitor:
         number = self._store.perform(Add(keys.window_count, 1))
         self._store.perform(Set(keys.window_ask(number), msgspec.json.encode(Ask(after))))
         self._store.perform(Set(keys.window_bell, b"1"))
-        first = self._ear.perform(Get(keys.window_answer(number, 0)))
+        first = self._store.perform(Get(keys.window_answer(number, 0)))
         names = [keys.window_answer(number, part) for part in range(int.from_bytes(first[:2], "big"))]
         parts = [first, *(self._store.perform(Get(name)) for name in names[1:])]
         for name in names:

@@ -262,6 +262,21 @@ def test_a_store_socket_deletes_as_torchs_own_client_does() -> None:
         assert without_nonce(second) == without_nonce(first)
 
 
+def test_a_store_socket_counts_and_sets_as_torchs_own_client_does() -> None:
+    with tapped_store() as (served, tap):
+        torchs = TCPStore("127.0.0.1", tap.port, is_master=False, wait_for_workers=False)
+        ours = StoreSocket("127.0.0.1", tap.port)
+        for store, total in ((torchs, 5), (ours, 10)):
+            assert (store.add("ключ", 5) if store is torchs else ours.perform(Add("ключ", 5))) == total
+        for value in (b"", b"value", bytes(range(256)) * 5000):
+            torchs.set("a", value)  # type: ignore[arg-type]
+            ours.perform(Set("b", value))
+            assert ours.perform(Get("b")) == torchs.get("a") == served.perform(Get("b")) == value
+        first, second = (bytes(heard) for heard in tap.heard)
+        # Under keys that differ in one letter.
+        assert without_nonce(second).replace(b"/b", b"/a") == without_nonce(first)
+
+
 def test_a_store_socket_waits_as_torchs_own_client_does() -> None:
     with tapped_store() as (served, tap):
         served.perform(Set("ключ", b"x"))
