@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -47,7 +47,7 @@ class Started:
     pids: Mapping[int, int]
     ranks: Mapping[int, int]
     error_files: Mapping[int, str]
-    logs: Mapping[int, str]
+    logs: Mapping[int, str] = field(default_factory=dict)
     """Where standard error goes; nowhere, or to the console, if empty."""
 
 
@@ -58,7 +58,7 @@ class Workers:
         self._link: Link | None = None
         self._place: Place | None = None
         self._seated_at = 0.0
-        self._started = Started({}, {}, {}, {})
+        self._started = Started({}, {}, {})
         self._pids: tuple[int, ...] = ()
         self._watch: WorkerWatch | None = None
         self._has_forwarded = False
