@@ -460,6 +460,7 @@ def test_a_node_alone_goes_through_a_whole_run(monkeypatch: pytest.MonkeyPatch) 
     handler.check_end()
     assert handler.shutdown() is True
     assert handler.shutdown() is True, "torch may call it twice"
+    handler.detach()
 
 
 def test_assigned_ranks_are_json_as_torch_reads_it() -> None:

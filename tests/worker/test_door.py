@@ -33,9 +33,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     """Whatever happened in a test, neither a thread nor a descriptor outlives its door."""
-    before = open_fds()
+    before, others = open_fds(), threads()
     yield
-    assert threads() == []
+    assert threads() == others
     assert open_fds() == before
 
 
