@@ -11,7 +11,7 @@ import pytest
 from tests.integration.cluster import HERE, QUICK, Cluster, Node, assert_quiet, is_alive, ranks_of, wait_until
 
 LEASE_S = float(QUICK["lease_timeout"])
-STOP_S = 10.0
+STOP_S = 20.0
 """What stopping workers and ending a Python process may take on a loaded machine; well under every timeout of torch."""
 
 DYING = (sys.executable, str(HERE / "workers" / "die_before_workers.py"))
