@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from ft_rendezvous.core.blame import FailureNote
-from ft_rendezvous.core.model import NAMED, AnyWhy, Outcome, Placement, Verdict
+from ft_rendezvous.core.model import NAMED, AnyWhy, Outcome, Placement, Verdict, VerdictKind
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.wire import BadRecord
 
@@ -59,6 +59,11 @@ class RunEnded(_Entry, frozen=True, kw_only=True):
 
 class HostLeft(_Entry, frozen=True, kw_only=True):
     """The store goes and the run has no verdict: somebody ended its host."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What that amounts to."""
+        return Verdict(VerdictKind.CANCELLED, "its store host was ended", is_retryable=True)
 
 
 # --- cycles -----------------------------------------------------------------------------------------

@@ -240,8 +240,7 @@ class Registry:
         """Who has fallen silent and who is heard of again, when it changes; that somebody looks, once per lease."""
         self.silent &= self.leases.leases.keys()
         if oldest_s >= self.settings.lease_s / 2 or self.silent:
-            ages = self.leases.ages(self.leases.leases, now)
-            silent = {name: age for name, age in ages.items() if age >= self.settings.lease_s / 2}
+            silent = self.leases.judge_silent(now)
             heard, news = self.silent - silent.keys(), silent.keys() - self.silent
             self.silent = set(silent)
             if heard:

@@ -72,6 +72,11 @@ class LeaseTable:
         """Incarnations whose lease is over, given that `observe` has just been called with this `now`."""
         return [name for name, lease in self.leases.items() if now - lease.seen_at >= self.lease_s]
 
+    def judge_silent(self, now: float) -> dict[str, float]:
+        """Incarnations whose lease is half over or more, and for how many seconds nothing was seen of them."""
+        ages = self.ages(self.leases, now)
+        return {name: age for name, age in ages.items() if age >= self.lease_s / 2}
+
     def judge_deaf(self, now: float) -> list[str]:
         """Incarnations that beat and yet have not acted upon a published event for two leases.
 

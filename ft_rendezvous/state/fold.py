@@ -16,7 +16,6 @@ from ft_rendezvous.core.model import (
     NodesLost,
     Outcome,
     Verdict,
-    VerdictKind,
     WorkersFailed,
     WorldGrows,
 )
@@ -24,6 +23,7 @@ from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.state.known import NS, LostTime, Member, RunState, cause_of_pause, role_of
 from ft_rendezvous.state.records import (
     CYCLE_TABLE,
+    END_OF_RUN,
     NODE_TABLE,
     RUN_TABLE,
     Cycle,
@@ -105,10 +105,8 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
             state.refused_records += 1
         case journal.RunBegan():
             state.began, state.start_ns = entry, time_ns
-        case journal.RunEnded():
+        case journal.RunEnded() | journal.HostLeft():
             _end(state, time_ns, entry.verdict)
-        case journal.HostLeft():
-            _end(state, time_ns, Verdict(VerdictKind.CANCELLED, "its store host was ended", is_retryable=True))
 
 
 def _join(state: RunState, time_ns: int, entry: journal.NodeJoined) -> None:
@@ -234,12 +232,8 @@ def _stay_away(state: RunState, time_ns: int, entry: journal.NodeUnhealthy) -> N
 
 
 def _end(state: RunState, time_ns: int, verdict: Verdict) -> None:
-    statuses = {
-        VerdictKind.SUCCEEDED: (RunStatus.FINISHED, CycleStatus.FINISHED),
-        VerdictKind.FAILED: (RunStatus.ERRORED, CycleStatus.ERRORED),
-        VerdictKind.CANCELLED: (RunStatus.ABORTED, CycleStatus.ABORTED),
-    }
-    run_status, cycle_status = statuses[verdict.kind]
+    run_status = END_OF_RUN[verdict.kind]
+    cycle_status = CycleStatus(run_status.value)
     if state.whole_since_ns is not None:
         _stop_training(state, time_ns)
         state.broken_since_ns = None

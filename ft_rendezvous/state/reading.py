@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from ft_rendezvous import journal
-from ft_rendezvous.core.model import Verdict, VerdictKind
+from ft_rendezvous.core.model import Verdict
 from ft_rendezvous.errors import ProtocolBug, StateUnavailable
 from ft_rendezvous.state.events import Event, StateTold, decode_event, take_event
 from ft_rendezvous.state.folders import list_files
@@ -225,10 +225,8 @@ class LogReader:
 
     def _accept(self, event: Event) -> bool:
         self.heard_ns = max(self.heard_ns, event.timestamp_ns)
-        if isinstance(event.event, journal.RunEnded):
+        if isinstance(event.event, journal.RunEnded | journal.HostLeft):
             self.verdict = event.event.verdict
-        elif isinstance(event.event, journal.HostLeft):
-            self.verdict = Verdict(VerdictKind.CANCELLED, "its store host was ended", is_retryable=True)
         before = self.state.event_id
         if isinstance(event.event, StateTold):
             return self._accept_state(event, event.event.state)

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from ft_rendezvous.core.lifecycle import Role
-from ft_rendezvous.core.model import GROUP, AnyWhy, Verdict
+from ft_rendezvous.core.model import GROUP, AnyWhy, Verdict, VerdictKind
 from ft_rendezvous.errors import ProtocolBug
 
 SCHEMA_VERSION: Final = 1
@@ -90,6 +90,13 @@ NODE_TABLE: dict[NodeStatus, frozenset[NodeStatus]] = {
     NodeStatus.SUSPECT: frozenset({NodeStatus.ALIVE, NodeStatus.DEAD}),
     NodeStatus.DEAD: frozenset(),
 }
+
+END_OF_RUN = {
+    VerdictKind.SUCCEEDED: RunStatus.FINISHED,
+    VerdictKind.FAILED: RunStatus.ERRORED,
+    VerdictKind.CANCELLED: RunStatus.ABORTED,
+}
+"""How a run with such a verdict has ended; its last cycle has, in the same word."""
 
 S = TypeVar("S", RunStatus, CycleStatus, NodeStatus)
 

@@ -17,7 +17,7 @@ from ft_rendezvous.state.events import decode_event, tell_state
 from ft_rendezvous.state.folders import choose_run
 from ft_rendezvous.state.known import RunState
 from ft_rendezvous.state.reading import POLL_S, LogReader, Missing, follow
-from ft_rendezvous.state.records import Cycle, CycleStatus, Node, Run, RunStatus
+from ft_rendezvous.state.records import END_OF_RUN, Cycle, CycleStatus, Node, Run
 from ft_rendezvous.state.view import view_cycles, view_nodes, view_run, view_vanished
 from ft_rendezvous.state.wording import describe_missing
 
@@ -159,16 +159,13 @@ def picture_log(reader: LogReader, now_ns: int) -> Picture:
     elif reader.verdict is not None and not run.is_terminal():
         run = msgspec.structs.replace(
             run,
-            status=STATUS_OF[reader.verdict.kind.value],
+            status=END_OF_RUN[reader.verdict.kind],
             status_detail=reader.verdict.reason,
             verdict=reader.verdict,
             end_time_ns=seen_ns,
         )
     cycles = _end_last(picture.cycles, seen_ns) if is_gone else picture.cycles
     return msgspec.structs.replace(picture, run=run, cycles=cycles, missing=missing)
-
-
-STATUS_OF = {"succeeded": RunStatus.FINISHED, "failed": RunStatus.ERRORED, "cancelled": RunStatus.ABORTED}
 
 
 def _end_last(cycles: list[Cycle], seen_ns: int) -> list[Cycle]:

@@ -289,3 +289,13 @@ def test_a_node_stops_trusting_its_place_no_later_than_the_coordinator_drops_it(
                 dropped_at, counter = at, 0
         if dropped_at is not None:
             assert not pulse.is_trusted(at)
+
+
+def test_a_node_is_silent_when_half_its_lease_is_over() -> None:
+    table = LeaseTable(lease_s=4.0, beat_s=1.0)
+    table.grant("a", 10.0)
+    table.grant("b", 11.5)
+    assert table.judge_silent(11.9) == {}
+    assert table.judge_silent(12.0) == {"a": 2.0}
+    table.observe({"a": 1}, 12.5, 1.0, 0)
+    assert table.judge_silent(13.5) == {"b": 2.0}
