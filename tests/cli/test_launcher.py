@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import sys
@@ -213,6 +214,14 @@ def test_scripts_pass_shellcheck(shell: Shell, script: Path) -> None:
     done = shell.run(Path(sys.executable).parent / "shellcheck", script)
     assert done.stdout == ""
     assert done.returncode == 0
+
+
+NEWER_THAN_BASH_4_0 = r"\$\{\w+@[A-Z]|wait -n|local -n|declare -n|mapfile -d|EPOCH(SECONDS|REALTIME)|\[\[ -v |\|& "
+
+
+@pytest.mark.parametrize("script", [LAUNCHER, *EXAMPLES], ids=lambda path: path.name)
+def test_scripts_use_nothing_that_came_after_bash_4(script: Path) -> None:
+    assert re.findall(NEWER_THAN_BASH_4_0, script.read_text()) == []
 
 
 @pytest.mark.timeout(240)
