@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import msgspec
 from torch.distributed import TCPStore
 
 from benchmarks import load, ours
@@ -228,7 +227,7 @@ def time_coordinator(count: int) -> Coordinated:
     settings = RunSettings(run_id="benchmark", min_nodes=count, max_nodes=count)
     coordinator = Coordinator(settings, EPOCH, lambda: now[0], lambda _entry: None)
     perform_move(shelf, coordinator.start())
-    log_bytes = _arrive(shelf, keys, settings, count)
+    log_bytes = _arrive(shelf, keys, count)
     shelf.asked.clear()
     gc.collect()
     formed_s = _cpu_of(lambda: perform_move(shelf, coordinator.tick()))
@@ -248,14 +247,12 @@ def time_coordinator(count: int) -> Coordinated:
     )
 
 
-def _arrive(shelf: Shelf, keys: Keys, settings: RunSettings, count: int) -> int:
+def _arrive(shelf: Shelf, keys: Keys, count: int) -> int:
     """Let all nodes arrive. Returns the bytes they wrote."""
     shards = wire.shard_count(count)
     logs: list[list[bytes]] = [[] for _ in range(shards)]
     for arrival in make_arrivals(count):
-        node = msgspec.structs.replace(arrival.node, digest=settings.digest)
-        record = wire.encode_record(msgspec.structs.replace(arrival, node=node))
-        logs[wire.spread(arrival.incarnation, shards)].append(record)
+        logs[wire.spread(arrival.incarnation, shards)].append(wire.encode_record(arrival))
         shelf.values[keys.beat(arrival.incarnation)] = b"1"
     for shard, records in enumerate(logs):
         shelf.values[keys.log(CYCLE_ID, shard)] = b"".join(records)

@@ -74,7 +74,7 @@ class IdleNode:
         head = self.read_head()
         self.participant = Participant(
             epoch=head.epoch,
-            node=ours.node_info(run, index),
+            node=ours.node_info(index),
             lease_s=run.lease_s,
             clock=time.monotonic,
             new_incarnation=new_id,

@@ -25,6 +25,10 @@ Sample = Callable[[], float]
 """Does the work once, checks the result, and returns the seconds the work took."""
 
 
+SPAN_S = 0.2
+MOST_REPEATS = 50
+
+
 class WrongResult(AssertionError):
     """A contender was fast and wrong. Its time must not count."""
 
@@ -92,6 +96,22 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
+
+
+def sustained(sample: Sample) -> Sample:
+    """A sample that is repeated for a while, and the mean of its times.
+
+    For contests of short and long work: where a moment's luck would decide about the short, it now meets as much good
+    and bad luck as the long.
+    """
+
+    def repeat() -> float:
+        seconds: list[float] = []
+        while sum(seconds) < SPAN_S and len(seconds) < MOST_REPEATS:
+            seconds.append(sample())
+        return statistics.mean(seconds)
+
+    return repeat
 
 
 def run_case(case: Case, tell: Callable[[int, str], None] = lambda _turn, _contender: None) -> dict[str, Times]:

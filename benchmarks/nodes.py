@@ -6,6 +6,8 @@ from ft_rendezvous.core.model import Arrival, NodeInfo
 
 EPOCH = "00000000000e90c4"
 CYCLE_ID = 1
+BORN_US = 1_234_567_123_456
+"""How long the first node's machine had been up."""
 
 
 def make_arrivals(count: int) -> list[Arrival]:
@@ -22,7 +24,7 @@ def make_arrivals(count: int) -> list[Arrival]:
                 domain_id=f"rack-{index // 18:04d}",
                 role="default",
                 local_world_size=8,
-                digest="01234567",
+                born_us=BORN_US + index * 1_024,
             ),
             bootstrap_port=30_000 + index % 20_000,
         )

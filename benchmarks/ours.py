@@ -55,8 +55,8 @@ def serve(count: int) -> Iterator[int]:
         yield port
 
 
-def node_info(run: RunSettings, index: int) -> NodeInfo:
-    return NodeInfo(addr=HOST, pid=os.getpid(), infra_rank=index, role="default", local_world_size=8, digest=run.digest)
+def node_info(index: int) -> NodeInfo:
+    return NodeInfo(addr=HOST, pid=os.getpid(), infra_rank=index, role="default", local_world_size=8)
 
 
 class Node:
@@ -88,7 +88,7 @@ class Node:
 
 def open_node(run: RunSettings, port: int, index: int) -> Node:
     node = NodeSettings(endpoint_host=HOST, endpoint_port=port, infra_rank=index, is_host=False)
-    return Node(open_session(Settings(run=run, node=node), node_info(run, index)))
+    return Node(open_session(Settings(run=run, node=node), node_info(index)))
 
 
 def form(count: int, port: int) -> Formed:

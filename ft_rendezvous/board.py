@@ -249,9 +249,9 @@ class LogReader:
                 self.offsets[shard] = len(value)
                 reading.records.extend(records)
                 reading.bad.extend(bad)
-        kinds = list(map(type, reading.records))
-        self.arrivals_read += kinds.count(Arrival)
-        self.withdrawals_read += kinds.count(Withdrawal)
+        others = [type(record) for record in reading.records if type(record) is not Arrival]
+        self.arrivals_read += len(reading.records) - len(others)
+        self.withdrawals_read += others.count(Withdrawal)
         self.arrivals_counted = arrived
         self.is_consistent = (arrived, withdrawn) == (self.arrivals_read, self.withdrawals_read)
         return reading

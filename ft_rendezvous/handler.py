@@ -70,7 +70,7 @@ class FtRendezvousHandler(RendezvousHandler):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._born = time.monotonic()
+        self._born_us = time.monotonic_ns() // 1_000
         self._session: Session | None = None
         self._place: Place | None = None
         self._role: str | None = None
@@ -294,8 +294,7 @@ class FtRendezvousHandler(RendezvousHandler):
             unit_id=node.unit_id,
             role=self._role,
             local_world_size=self._local_world_size,
-            digest=self._settings.run.digest,
-            born=self._born,
+            born_us=self._born_us,
         )
 
     def _begin(self, place: Place) -> RendezvousInfo:

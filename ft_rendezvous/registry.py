@@ -127,15 +127,13 @@ class Registry:
             self.journal(_joined(self.cycle_id, arrival, is_spare))
 
     def _refuse_unfit(self, newcomers: Mapping[str, Arrival]) -> Move[set[str]]:
-        """Turn away newcomers without a beat, whose lease could not be judged, and with other settings."""
+        """Turn away newcomers without a beat, whose lease could not be judged, and those that cannot be placed."""
         beating = yield from board.find_beating(self.keys, list(newcomers))
-        digest, now = self.settings.digest, self.clock()
+        now = self.clock()
         refused: set[str] = set()
         for incarnation, arrival in newcomers.items():
             if incarnation not in beating:
                 reason = "it arrived without a beat, so its lease could not be judged"
-            elif arrival.node.digest != digest:
-                reason = "its settings differ from the run's: use the same --nnodes and --rdzv-conf on all nodes"
             elif lacking := self._lacking(arrival.node):
                 reason = f"{node_name(arrival.node)} has no {lacking}, and this run needs one: see docs/placement.md"
             elif left_s := max(self.ledger.quarantined_for(key, now) for key in blame_keys(arrival)):

@@ -8,7 +8,6 @@ hold values with commas, which torchrun splits on). The environment is read here
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import signal
 import socket
@@ -171,11 +170,6 @@ class RunSettings:
         named["nnodes"] = f"{named.pop('min_nodes')}:{named.pop('max_nodes')}"
         del named["run_id"]
         return named
-
-    @property
-    def digest(self) -> str:
-        text = "\n".join(f"{key}={value}" for key, value in sorted(self.as_dict().items()))
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -176,18 +176,15 @@ def _has_long_line(data: bytes) -> bool:
 def _are_faultless(records: Sequence[AnyRecord], cycle_id: int, arrived: int) -> bool:
     """Whether `_fault` finds nothing in any of them, in a tenth of the time."""
     return (
-        {record.cycle_id for record in records} <= {cycle_id}
+        not [record for record in records if record.cycle_id != cycle_id]
         and _are_hex_digits("".join([record.incarnation for record in records]))
         and not [record for record in records if type(record) is Arrival and record.seq > arrived]
     )
 
 
 def _are_hex_digits(text: str) -> bool:
-    """As the regular expression would say, in a third of the time."""
-    try:
-        return len(bytes.fromhex(text)) * 2 == len(text) and text == text.lower()
-    except ValueError:
-        return False
+    """As the regular expression would say, in a fraction of the time."""
+    return text.isascii() and not text.encode().translate(None, b"0123456789abcdef")
 
 
 def _decode_one_by_one(data: bytes, cycle_id: int, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:

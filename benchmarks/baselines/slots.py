@@ -30,8 +30,7 @@ class SlotNode(msgspec.Struct, frozen=True):
     unit_id: str | None
     role: str | None
     local_world_size: int | None
-    digest: str
-    born: float
+    born_us: int
 
 
 class SlotArrival(msgspec.Struct, frozen=True):

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-import msgspec
-
 from benchmarks import ours
 from benchmarks.baselines import raw
 from benchmarks.crowd import Formed, Seat
@@ -41,7 +39,7 @@ def make_participant(run: RunSettings, head: Head, arrival: Arrival) -> Particip
     """A node that has greeted the run, and will arrive as this one."""
     return Participant(
         epoch=head.epoch,
-        node=msgspec.structs.replace(arrival.node, digest=run.digest),
+        node=arrival.node,
         lease_s=run.lease_s,
         clock=time.monotonic,
         new_incarnation=new_id,

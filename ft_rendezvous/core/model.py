@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of everything written to the store. A record of another version is refused."""
 
 GROUP = "0"
@@ -64,8 +64,7 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     unit_id: str | None = None
     role: str | None = None
     local_world_size: int | None = None
-    digest: str = ""
-    born: float = 0.0
+    born_us: int = 0
     """When this process began, on the clock of its machine: of two starts at one address, the later is the newer."""
 
 
@@ -75,7 +74,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_
     Arrays without names: half the bytes, and the coordinator reads them all at every look.
     """
 
-    v: Literal[2] = FORMAT
+    v: Literal[3] = FORMAT
     cycle_id: int
     incarnation: Incarnation
 

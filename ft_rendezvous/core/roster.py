@@ -178,7 +178,7 @@ class Roster:
             return []
         old, newcomer = holder.arrival.node, arrival.node
         # A process that was paused says late what it began early; of one process, the later arrival counts.
-        is_older = (newcomer.born, (arrival.cycle_id, arrival.seq)) < (old.born, holder.came)
+        is_older = (newcomer.born_us, (arrival.cycle_id, arrival.seq)) < (old.born_us, holder.came)
         if newcomer.addr == old.addr and not is_older:
             reason = f"{node_name(newcomer)} is a newer start of {holder.name}"
             incarnation = holder.arrival.incarnation

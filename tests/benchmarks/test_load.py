@@ -137,7 +137,7 @@ def trace_links(monkeypatch: pytest.MonkeyPatch, count: int) -> dict[int, list[s
         for index, arrival in enumerate(make_arrivals(count)):
             with counted(monkeypatch, trace, str(index)):  # type: ignore[arg-type]
                 known = {name: getattr(arrival.node, name) for name in arrival.node.__struct_fields__}
-                nodes.append(run.node(index, **{**known, "digest": run.settings.digest}))
+                nodes.append(run.node(index, **known))
         run.seal(*nodes)
         ports = [node.session.bootstrap.hold() for node in nodes]
         assert {len(str(port)) for port in ports} == {PORT_DIGITS}, "records would differ in length"

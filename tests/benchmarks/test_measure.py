@@ -7,7 +7,18 @@ from contextlib import contextmanager
 
 import pytest
 
-from benchmarks.measure import OURS, Case, DidNotFinish, Sample, Times, WrongResult, ratio_to_ours, require, run_case
+from benchmarks.measure import (
+    OURS,
+    Case,
+    DidNotFinish,
+    Sample,
+    Times,
+    WrongResult,
+    ratio_to_ours,
+    require,
+    run_case,
+    sustained,
+)
 from benchmarks.report import rows_of
 
 
@@ -35,6 +46,12 @@ def test_contenders_take_turns_in_changing_order() -> None:
 def test_warm_ups_do_not_count() -> None:
     times = run_case(case_of({OURS: sample_returning(9.0, 1.0, 1.0)}, rounds=2, warm_ups=1))
     assert times[OURS].seconds == [1.0, 1.0]
+
+
+def test_short_work_is_repeated_until_it_took_as_long_as_long_work() -> None:
+    assert sustained(sample_returning(0.05, 0.05, 0.07, 0.05, 9.0))() == pytest.approx(0.055)
+    assert sustained(sample_returning(3.0, 9.0))() == 3.0
+    assert sustained(sample_returning(*[0.001] * 50, 9.0))() == pytest.approx(0.001), "however short it is"
 
 
 def test_ratio_is_the_median_over_rounds() -> None:

@@ -64,7 +64,7 @@ def test_serve_tells_a_failed_run_by_its_exit_code(shell: Shell) -> None:
         conf={"join_timeout": "1", "is_host": "false"},
         env={},
     )
-    session = open_session(settings, NodeInfo(addr="localhost", pid=1, digest=settings.run.digest))
+    session = open_session(settings, NodeInfo(addr="localhost", pid=1))
     verdict = session.link.run(session.link.participant.next_place(), patience_s=60)
     session.link.leave(Outcome.LEFT, "the run is closed")
     session.bootstrap.release()

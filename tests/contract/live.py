@@ -91,7 +91,6 @@ class LiveRun:
             "pid": 100 + number,
             "role": "trainer",
             "local_world_size": 2,
-            "digest": self.settings.digest,
         }
         opened = session.open_session(self.node_settings(run=run or self.settings), NodeInfo(**{**known, **info}))
         node = LiveNode(self, opened)

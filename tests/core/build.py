@@ -33,7 +33,7 @@ def node(
         unit_id=unit_id,
         role=role,
         local_world_size=local_world_size,
-        born=float(number),
+        born_us=number,
     )
 
 

@@ -212,7 +212,6 @@ class Cluster:
         domain_id: str | None = None,
         unit_id: str | None = None,
         local_world_size: int | None = 8,
-        digest: str | None = None,
     ) -> Node:
         """Start an agent. It does nothing before the next `settle`."""
         self.pids += 1
@@ -224,8 +223,7 @@ class Cluster:
             unit_id=unit_id,
             role="trainer" if local_world_size is not None else None,
             local_world_size=local_world_size,
-            digest=self.settings.digest if digest is None else digest,
-            born=float(self.pids),
+            born_us=self.pids,
         )
         node = self.nodes[name] = Node(self, name, info, self.store_for(name) if self.store_for else self.store)
         return node

@@ -91,7 +91,6 @@ class Stage:
             infra_rank=int(options["infra"]) if "infra" in options else None,
             domain_id=options.get("domain"),
             unit_id=options.get("unit"),
-            digest=options.get("settings"),
         )
         self.cluster.settle()
 

@@ -562,7 +562,7 @@ class no_live_node_is_dropped(Checker):
         info, rival = self._world.node_of(one).info, self._world.node_of(other).info
         if (info.addr, info.infra_rank) != (rival.addr, rival.infra_rank):
             return False
-        return info.born > rival.born or (info.pid == rival.pid and self._came[one] > self._came[other])
+        return info.born_us > rival.born_us or (info.pid == rival.pid and self._came[one] > self._came[other])
 
 
 class nobody_trains_after_moving_on(Checker):

@@ -76,7 +76,6 @@ class World:
         self.cycles = 0
         self.places_taken = 0
         self._addresses = 0
-        self._digest = self.settings.digest
         self.workers = Workers(self)
         self.eyes = Eyes(self, checks)
         self.server = Server(self.kernel, self.eyes.applied)
@@ -96,7 +95,9 @@ class World:
 
     def start_node(self, info: NodeInfo, addr: str | None = None) -> SimNode:
         """Start an agent. Every start has a pid of its own."""
-        info = msgspec.structs.replace(info, pid=1000 + len(self.nodes), addr=addr or info.addr, born=self.kernel.now)
+        info = msgspec.structs.replace(
+            info, pid=1000 + len(self.nodes), addr=addr or info.addr, born_us=int(self.kernel.now * 1e6)
+        )
         node = SimNode(self, f"n{len(self.nodes)}", info)
         self.nodes.append(node)
         rank = "" if info.infra_rank is None else f" with infra rank {info.infra_rank}"
@@ -122,7 +123,6 @@ class World:
             unit_id=unit_id,
             role="trainer" if self.shape.tells_workers else None,
             local_world_size=8 if self.shape.tells_workers else None,
-            digest=self._digest,
         )
 
     def new_incarnation(self, node: SimNode) -> str:
