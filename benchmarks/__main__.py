@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import machine, pages, publish, report, targets
 from benchmarks.children import end_server, prepare_environment
-from benchmarks.measure import Case, run_case
+from benchmarks.measure import Finding, run_case
 from benchmarks.registry import BENCHMARKS, FINDERS
 
 RESULTS = Path(__file__).parent / "results"
@@ -26,25 +28,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(given)
     prepare_environment()
     facts = machine.describe()
-    names = options.only or list(BENCHMARKS)
+    rows: list[report.Row] = []
+    findings: list[Finding] = []
     try:
-        rows = _run([case for name in names for case in BENCHMARKS[name](options.quick)])
-        findings = targets.judge(rows)
-        findings += [found for name in names if name in FINDERS for found in FINDERS[name](options.quick)]
+        _run(options.only or list(BENCHMARKS), options.quick, rows, findings)
+    except BaseException:
+        if rows:
+            finished = list(dict.fromkeys(row.benchmark for row in rows))
+            report.write_json(options.json, facts, options.quick, rows, findings, only=finished)
+            print(f"what was measured so far is in {options.json}", file=sys.stderr)
+        raise
     finally:
         end_server()
     facts["after"] = machine.describe_now()
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(report.table_of(rows, facts))
-    if findings:
-        console.print(report.findings_table_of(findings))
-    for error in pages.errors_of(rows, findings):
-        console.print(f"model, {error}")
-    console.print(f"note: {machine.explain_lookups(facts)}")
-    for warning in report.warnings_of(facts, rows):
-        console.print(f"note: {warning}", style="yellow")
     report.write_json(options.json, facts, options.quick, rows, findings, only=options.only or ())
-    console.print(f"written to {options.json}", soft_wrap=True)
+    _show(facts, rows, findings)
+    print(f"written to {options.json}")
     return 0
 
 
@@ -60,24 +59,46 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(cases: Sequence[Case]) -> list[report.Row]:
-    rows: list[report.Row] = []
+def _run(names: Sequence[str], is_quick: bool, rows: list[report.Row], findings: list[Finding]) -> None:
+    """Run benchmarks, and put down what is found as soon as it is."""
+    cases = [case for name in names for case in BENCHMARKS[name](is_quick)]
+    finders = {name: FINDERS[name] for name in names if name in FINDERS}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        turns = sum(case.turns for case in cases)
+        turns = sum(case.turns for case in cases) + len(finders)
         task = progress.add_task("", total=turns)
         done = 0
-        for case in cases:
 
-            def tell(turn: int, contender: str, case: Case = case, done: int = done) -> None:
-                label = f"{case.benchmark}, {case.name}: {contender}"
-                progress.update(task, description=label, completed=done + turn)
+        def tell(label: str, turn: int, contender: str) -> None:
+            progress.update(task, description=f"{label}: {contender}", completed=done + turn)
 
-            rows.extend(report.rows_of(case, run_case(case, tell)))
-            done += case.turns
+        def tell_done(label: str) -> None:
             if not progress.console.is_terminal:
-                progress.console.print(f"{done} of {turns} turns done: {case.benchmark}, {case.name}")
-    return rows
+                progress.console.print(f"{done} of {turns} turns done: {label}")
+
+        for case in cases:
+            label = f"{case.benchmark}, {case.name}"
+            rows.extend(report.rows_of(case, run_case(case, partial(tell, label))))
+            done += case.turns
+            tell_done(label)
+        findings.extend(targets.judge(rows))
+        for name, find in finders.items():
+            tell(name, 0, "no contest")
+            findings.extend(find(is_quick))
+            done += 1
+            tell_done(f"{name}: no contest")
+
+
+def _show(facts: Mapping[str, Any], rows: Sequence[report.Row], findings: Sequence[Finding]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(report.table_of(rows, facts))
+    if findings:
+        console.print(report.findings_table_of(findings))
+    for error in pages.errors_of(rows, findings):
+        console.print(f"model, {error}")
+    console.print(f"note: {machine.explain_lookups(facts)}")
+    for warning in report.warnings_of(facts, rows):
+        console.print(f"note: {warning}", style="yellow")
 
 
 if __name__ == "__main__":

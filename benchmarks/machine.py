@@ -118,14 +118,17 @@ def explain_lookups(machine: Mapping[str, Any]) -> str:
     return f"reverse lookups took at most {max(in_run, plain) * 1e3:.1f} ms, with {setting} and without: no pauses"
 
 
-def explain_pauses(machine: Mapping[str, Any], samples: Iterable[Sequence[float]]) -> str:
-    """How many samples may contain a pause; nothing if none does. Samples come by contender and case."""
+def explain_pauses(machine: Mapping[str, Any], samples: Iterable[tuple[str, Sequence[float]]]) -> str:
+    """Whose samples may contain a pause; nothing if none does. Samples come by contender and case, with their name."""
     pause_s = _pause_s(machine)
-    count = sum(count_pauses(seconds, pause_s) for seconds in samples)
-    if not count:
+    counts = [(name, count_pauses(seconds, pause_s)) for name, seconds in samples]
+    found = [f"{count} of {name}" for name, count in counts if count]
+    if not found:
         return ""
-    subject = "1 sample" if count == 1 else f"{count} samples"
-    return f"{subject} may contain a DNS pause: slower than the median by about a multiple of {pause_s:.1f} s"
+    total = sum(count for _, count in counts)
+    subject = "1 sample" if total == 1 else f"{total} samples"
+    why = f"slower than the median by about a multiple of {pause_s:.1f} s"
+    return f"{subject} may contain a DNS pause, {why}: {'; '.join(found)}"
 
 
 def count_pauses(seconds: Sequence[float], pause_s: float) -> int:

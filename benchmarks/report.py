@@ -108,7 +108,7 @@ def warnings_of(machine: Mapping[str, Any], rows: Iterable[Row] = ()) -> list[st
         found.append(f"the machine is busy (load {load:.1f}): trust ratios only")
     if machine.get(nvrx.PACKAGE, "") is None:
         found.append(f"{nvrx.PACKAGE} is not installed: nvrx takes no part")
-    pauses = explain_pauses(machine, [row.seconds for row in rows])
+    pauses = explain_pauses(machine, [(f"{row.contender} ({row.benchmark}, {row.case})", row.seconds) for row in rows])
     return [*found, pauses] if pauses else found
 
 

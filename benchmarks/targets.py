@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.measure import Finding
+from benchmarks.measure import OURS, Finding
 from benchmarks.report import Row
 
 
@@ -32,6 +32,35 @@ class Target:
         return Finding(self.benchmark, self.case, what, value, "×", f"at most {self.at_most:g}", value <= self.at_most)
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Our time per node in a large case, to that in a smaller one: 1 where time grows with the number of nodes."""
+
+    benchmark: str
+    what: str
+    few: int
+    many: int
+    at_most: float
+
+    def judge(self, rows: Mapping[tuple[str, str, str], Row]) -> Finding | None:
+        """How our rows of both cases fare; None if one is missing."""
+        few, many = (
+            rows.get((self.benchmark, f"{nodes:,} nodes, {self.what}", OURS)) for nodes in (self.few, self.many)
+        )
+        if few is None or many is None or few.median_s is None or many.median_s is None:
+            return None
+        value = (many.median_s / self.many) / (few.median_s / self.few)
+        return Finding(
+            self.benchmark,
+            f"{self.few:,} to {self.many:,} nodes, {self.what}",
+            "ours: time per node, growth",
+            value,
+            "×",
+            f"at most {self.at_most:g}",
+            value <= self.at_most,
+        )
+
+
 TARGETS = (
     Target("read", "10,000 nodes, first read", "slots, JSON", at_least=30),
     Target("read", "10,000 nodes, re-read", "raw get", at_most=2),
@@ -41,10 +70,16 @@ TARGETS = (
     Target("form", "10,000 nodes, generated", "raw operations", at_most=3),
 )
 
+GROWTHS = (
+    Growth("read", "first read", 10_000, 100_000, at_most=1.5),
+    Growth("read", "re-read", 10_000, 100_000, at_most=1.5),
+)
+
 
 def judge(rows: Iterable[Row]) -> list[Finding]:
-    """Every target that a run has a row for."""
+    """Every target that a run has the rows for."""
     by_name = {(row.benchmark, row.case, row.contender): row for row in rows}
     rows_found = ((target, by_name.get((target.benchmark, target.case, target.contender))) for target in TARGETS)
-    judged = (target.judge(row) for target, row in rows_found if row is not None)
-    return [found for found in judged if found is not None]
+    ratios = (target.judge(row) for target, row in rows_found if row is not None)
+    growths = (growth.judge(by_name) for growth in GROWTHS)
+    return [found for found in (*ratios, *growths) if found is not None]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore
 
-from benchmarks import form, machine, ours, read
+from benchmarks import form, machine, ours, read, runs
 from benchmarks.__main__ import main
 from benchmarks.baselines import c10d, nvrx, raw
 from benchmarks.baselines.slots import COUNT_KEY, decode_json, read_slots
 from benchmarks.children import prepare_environment, serving
 from benchmarks.crowd import Formed, Seat
-from benchmarks.measure import WrongResult
+from benchmarks.measure import OURS, Case, Sample, WrongResult
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
+from benchmarks.registry import BENCHMARKS
 from benchmarks.report import warnings_of
 from ft_rendezvous.wire import Keys
 
@@ -103,3 +105,26 @@ def test_the_command_writes_a_file_to_compare(tmp_path: Path, capsys: pytest.Cap
     assert content["is_quick"]
     assert {row["contender"] for row in content["rows"]} == {"ours", "JSON", "bare msgspec"}
     assert "decode 10,000" in capsys.readouterr().out
+
+
+def test_a_run_that_is_interrupted_keeps_what_it_has_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def interrupt() -> Iterator[Mapping[str, Sample]]:
+        raise KeyboardInterrupt
+        yield {}
+
+    @contextmanager
+    def race() -> Iterator[Mapping[str, Sample]]:
+        yield {OURS: lambda: 1.0}
+
+    monkeypatch.setitem(BENCHMARKS, "codec", lambda _: [Case("codec", "first", 2, race)])
+    monkeypatch.setitem(BENCHMARKS, "read", lambda _: [Case("read", "second", 1, interrupt)])
+    path = tmp_path / "results.json"
+    with pytest.raises(KeyboardInterrupt):
+        main(["--only", "codec", "--only", "read", "--json", str(path)])
+    run = runs.read(path)
+    assert [row.seconds for row in run.rows] == [(1.0, 1.0)]
+    assert run.is_part, "it must not be taken for a whole one"
+    assert str(path) in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.measure import OURS
 from benchmarks.report import Row
 from benchmarks.targets import TARGETS, judge
 
@@ -26,6 +27,16 @@ def test_we_should_take_no_longer_than_so_many_raw_ones(ratio: float, value: flo
 
 def test_what_a_run_did_not_measure_is_not_judged() -> None:
     assert judge([row("form", "64 nodes", "nvrx", 80.0), row("form", "64 nodes", "c10d", None)]) == []
+
+
+@pytest.mark.parametrize(("many_s", "is_met"), [(0.05, True), (0.15, True), (0.16, False), (1.0, False)])
+def test_time_should_grow_with_the_number_of_nodes_and_not_faster(many_s: float, is_met: bool) -> None:
+    few = Row("read", "10,000 nodes, first read", OURS, (0.01,), 0.01, None, 1.0)
+    many = Row("read", "100,000 nodes, first read", OURS, (many_s,), many_s, None, 1.0)
+    (found,) = judge([few, many])
+    assert (found.case, found.is_met) == ("10,000 to 100,000 nodes, first read", is_met)
+    assert found.value == pytest.approx(many_s / 0.1)
+    assert judge([few]) == []
 
 
 def test_every_target_has_one_side() -> None:
