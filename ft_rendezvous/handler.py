@@ -73,6 +73,7 @@ class FtRendezvousHandler(RendezvousHandler):
         self._born_us = time.monotonic_ns() // 1_000
         self._session: Session | None = None
         self._place: Place | None = None
+        self._cycle_told_over = 0
         self._role: str | None = None
         self._local_world_size: int | None = None
         self._exit_command = settings.node.exit_command
@@ -183,9 +184,13 @@ class FtRendezvousHandler(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """1 when this node's workers must stop; torch then restarts them. Parked spares do not count."""
-        if self._session is None or self._place is None:
+        session, place = self._session, self._place
+        if session is None or place is None or not session.link.must_stop(place.cycle_id):
             return 0
-        return int(self._session.link.must_stop(self._place.cycle_id))
+        if self._cycle_told_over != place.cycle_id:
+            self._cycle_told_over = place.cycle_id
+            log.info("over cycle=%d: %s", place.cycle_id, session.link.why_stop())
+        return 1
 
     def shutdown(self) -> bool:
         """Say goodbye with what became of us; the host stays until the run is closed and all have gone.

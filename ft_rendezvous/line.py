@@ -99,6 +99,17 @@ class Line:
         """Whether workers of this cycle must stop."""
         return self.broken is not None or self.participant.must_stop(cycle_id)
 
+    def why_stop(self) -> str:
+        """Why workers must stop, if they must."""
+        view = self.participant.view
+        if self.broken is not None:
+            return f"the connection to the store is lost: {self.broken}"
+        if view is None or not self.participant.is_trusted():
+            return "this node lost its lease, or may have: its place is given away"
+        if view.closed is not None:
+            return f"the run is over: {view.closed.verdict}"
+        return str(view.opened.why)
+
     @property
     def is_over(self) -> bool:
         return self.is_stopped or self.broken is not None

@@ -82,6 +82,10 @@ class Link:
         with self._lock:
             return self._line.must_stop(cycle_id)
 
+    def why_stop(self) -> str:
+        with self._lock:
+            return self._line.why_stop()
+
     def run(self, flow: Flow[T], patience_s: float | None = None) -> T:
         """Let the voice carry a flow to its end, and wait for it: see `Line.run`."""
         result: T = self._drive(self._line.run(flow, patience_s), self._ended)

@@ -19,6 +19,7 @@ from ft_rendezvous.link import Link
 from ft_rendezvous.participant import Participant
 from ft_rendezvous.ports import Check, Get
 from ft_rendezvous.reaper import MARKER_VARIABLE
+from ft_rendezvous.remarks import remark_on
 from ft_rendezvous.settings import RunSettings, Settings, differing_keys
 from ft_rendezvous.state.feed import Feed, KeeperConfig
 from ft_rendezvous.state.folders import run_folder
@@ -93,6 +94,8 @@ def serve(
             wanted,
         )
     served, epoch = ServedStore(net.listen(port)), new_id()
+    for remark in remark_on(settings):
+        log.warning("%s", remark)
     recorder = _start_recorder(settings.run_id, epoch, state or StateSettings())
     try:
         return Host(served, settings, epoch, journal, verdict_path, recorder=recorder)

@@ -239,6 +239,7 @@ def test_dependencies_point_one_way(path: Path) -> None:
         "ports": 1,
         "settings": 1,
         "wire": 1,
+        "remarks": 2,
         "journal": 2,
         "board": 2,
         "net": 2,

@@ -38,6 +38,7 @@ from ft_rendezvous.doctor.judging import judge
 from ft_rendezvous.doctor.meeting import Reception, visit
 from ft_rendezvous.doctor.node import Node
 from ft_rendezvous.doctor.steps import ask_controller
+from ft_rendezvous.remarks import remark_on
 from ft_rendezvous.settings import differing_keys
 
 ANSWER_S = 30.0
@@ -175,6 +176,7 @@ async def _examine(
         controller=controller,
         run_id=asked.run_id,
         run_differs=differing_keys(settings.run.as_dict(), run.settings) if is_same_run and settings and run else (),
+        remarks=() if settings is None else tuple(remark_on(settings.run)),
         rules=None if settings is None else settings.run.placement_rules,
         are_sizes_given=asked.sizes is not None,
         lease_s=5.0 if settings is None else settings.run.lease_s,

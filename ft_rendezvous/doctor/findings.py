@@ -11,6 +11,7 @@ import msgspec
 
 from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.doctor.facts import Attempt, Clients, Controller, Endpoint, Hello, NodeFacts
+from ft_rendezvous.remarks import Remark
 
 
 class Status(StrEnum):
@@ -60,6 +61,8 @@ class Examination:
     """As given with --rdzv-id."""
     run_differs: Sequence[str] = ()
     """What the live run's settings and the given ones disagree on."""
+    remarks: Sequence[Remark] = ()
+    """What in the settings has no effect."""
     rules: PlacementRules | None = None
     """None if the settings cannot work."""
     are_sizes_given: bool = False

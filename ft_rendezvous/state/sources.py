@@ -17,8 +17,8 @@ from ft_rendezvous.state.events import decode_event, tell_state
 from ft_rendezvous.state.folders import choose_run
 from ft_rendezvous.state.known import RunState
 from ft_rendezvous.state.reading import POLL_S, LogReader, Missing, follow
-from ft_rendezvous.state.records import END_OF_RUN, Cycle, CycleStatus, Node, Run
-from ft_rendezvous.state.view import view_cycles, view_nodes, view_run, view_vanished
+from ft_rendezvous.state.records import END_OF_RUN, Cycle, Node, Run
+from ft_rendezvous.state.view import end_last, view_cycles, view_nodes, view_run, view_vanished
 from ft_rendezvous.state.wording import describe_missing
 
 
@@ -164,14 +164,5 @@ def picture_log(reader: LogReader, now_ns: int) -> Picture:
             verdict=reader.verdict,
             end_time_ns=seen_ns,
         )
-    cycles = _end_last(picture.cycles, seen_ns) if is_gone else picture.cycles
+    cycles = end_last(picture.cycles, seen_ns) if is_gone else picture.cycles
     return msgspec.structs.replace(picture, run=run, cycles=cycles, missing=missing)
-
-
-def _end_last(cycles: list[Cycle], seen_ns: int) -> list[Cycle]:
-    """Nobody trains any more without a coordinator."""
-    if not cycles or cycles[-1].is_terminal():
-        return cycles
-    detail = "the coordinator vanished"
-    last = msgspec.structs.replace(cycles[-1], status=CycleStatus.ABORTED, status_detail=detail, end_time_ns=seen_ns)
-    return [*cycles[:-1], last]

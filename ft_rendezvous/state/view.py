@@ -143,6 +143,19 @@ def view_vanished(run: Run, last_seen_ns: int) -> Run:
     )
 
 
+def end_last(cycles: list[Cycle], last_seen_ns: int) -> list[Cycle]:
+    """The cycles of a run whose coordinator is gone: nobody trains any more."""
+    if not cycles or cycles[-1].is_terminal():
+        return cycles
+    last = msgspec.structs.replace(
+        cycles[-1],
+        status=CycleStatus.ABORTED,
+        status_detail="the coordinator vanished",
+        end_time_ns=last_seen_ns,
+    )
+    return [*cycles[:-1], last]
+
+
 def _detail_of(state: RunState, now_ns: int) -> str:
     cycle = state.cycle
     if cycle is None or cycle.status is not CycleStatus.PENDING:

@@ -124,6 +124,7 @@ def test_a_newer_start_at_the_same_address_replaces_the_older_and_gets_its_rank(
         again = run.node(3, infra_rank=1)
         asked = again.ask()
         run.wait_for(lambda: a.link.must_stop(1) and b.link.must_stop(1))
+        assert a.link.why_stop() == "lost infra rank 1 at 127.0.0.1 pid 102 (rank 1)"
         back = b.ask()
         a.train(a.ask())
         assert again.train(asked).rank == 1
@@ -247,5 +248,6 @@ def test_an_exception_in_the_coordinator_closes_the_run_and_everybody_hears_of_i
         for node in (a, b):
             run.wait_for(lambda link=node.link: link.verdict is not None)  # type: ignore[misc]
             assert node.link.must_stop(1)
+            assert node.link.why_stop() == f"the run is over: {verdict}"
             assert str(node.link.verdict) == str(verdict)
         assert run.host.wait(LONG_S)

@@ -219,6 +219,7 @@ def test_an_ear_that_fails_breaks_the_link_instead_of_leaving_a_deaf_node(error:
         node.ask()  # Its workers fail, the next cycle opens: the ear reads once more, and fails.
         run.wait_for(lambda: node.link.is_broken)
         assert node.link.must_stop(1)
+        assert node.link.why_stop() == f"the connection to the store is lost: {error}"
 
 
 def test_a_store_that_dies_stops_the_workers_of_every_node() -> None:
@@ -226,8 +227,11 @@ def test_a_store_that_dies_stops_the_workers_of_every_node() -> None:
         nodes = [run.node(number) for number in range(2)]
         run.seal(*nodes)
         assert not any(node.link.must_stop(1) for node in nodes)
+        nodes[0].link.participant.has_lapsed = True
+        assert nodes[0].link.why_stop() == "this node lost its lease, or may have: its place is given away"
         run.host.stop()
         run.wait_for(lambda: all(node.link.must_stop(1) for node in nodes))
+        assert all("the connection is lost" in node.link.why_stop() for node in nodes)
         for node in nodes:
             with pytest.raises(StoreUnavailable, match="the connection is lost"):
                 node.ask().result(LONG_S)

@@ -21,6 +21,7 @@ from ft_rendezvous.doctor.facts import (
 )
 from ft_rendezvous.doctor.findings import Examination, Status, worst
 from ft_rendezvous.doctor.judging import CHECKS, judge
+from ft_rendezvous.remarks import Remark
 from tests.doctor.build import SOFTWARE, examination, in_step, lookup, node, of_check, told, with_torch
 
 
@@ -413,6 +414,12 @@ def test_nodes_that_read_different_files_are_named() -> None:
     assert (status, hosts) == ("fail", ("n3",))
     assert "lease_timeout" in fact
     assert "nnodes" not in fact
+
+
+def test_a_setting_without_effect_is_a_warning() -> None:
+    remark = Remark("grow=next has no effect with policy=fixed", "set policy=elastic")
+    (finding,) = of_check("settings", examination(remarks=[remark]))
+    assert (finding.status, finding.fact, finding.remedy) == (Status.WARN, *remark)
 
 
 def rules(least: int, most: int, **changes: Any) -> PlacementRules:

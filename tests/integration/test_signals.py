@@ -104,6 +104,7 @@ def test_a_drained_node_goes_at_a_checkpoint(cluster: Cluster, saving: tuple[obj
     # The workers of this node alone, and once.
     assert [len(node.reports("usr1")) for node in (n0, n1, n2)] == [0, 1, 0]
     assert n0.lines("opened cycle=2 because draining infra rank 1 at "), n0.tail()
+    assert n2.lines("over cycle=1: draining infra rank 1 at "), n2.tail()
     assert not n0.lines("fenced|opened cycle=3")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ from ft_rendezvous import session
 from ft_rendezvous.core.model import Placement
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.journal import CycleSealed
+from ft_rendezvous.state import feed as feed_module
+from ft_rendezvous.state import recorder as recorder_module
 from ft_rendezvous.state.events import encode_state
 from ft_rendezvous.state.feed import Feed, KeeperConfig
 from ft_rendezvous.state.recorder import Recorder
 from ft_rendezvous.state_settings import StateSettings
+from tests.contract.benches import LONG_S
 from tests.contract.live import run_settings
 from tests.state.recording import Recording, record_seed
 from tests.state.test_export_log import log_files, state_of, wait_for
@@ -72,6 +76,44 @@ def test_a_killed_keeper_is_replaced_and_told_everything(tmp_path: Path, caplog:
     assert f"exit code {-signal.SIGKILL}" in warnings[0]
     told, _ = recorder.look(0)
     assert encode_state(state_of(log_files(tmp_path))) in told
+
+
+def test_a_keeper_that_stands_still_holds_nobody_up_and_is_told_everything_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "MOST_BYTES", 1_000)
+    recording, feeds = record_seed(3), list[Feed]()
+    assert sum(map(len, recording.lines)) > 64 << 10, "a pipe would hold all of it"
+    recorder = start(tmp_path, feeds)
+    keeper = wait_for_process(feeds[0])
+    keeper.send_signal(signal.SIGSTOP)
+    tell(recorder, recording)
+    newest = f'"event_id":{len(recording.events)}'.encode()
+    wait_for(lambda: newest in recorder.look(0)[0])
+    keeper.send_signal(signal.SIGCONT)
+    recorder.close()
+    assert keeper.poll() == 0
+    assert encode_state(state_of(log_files(tmp_path))) in recorder.look(0)[0]
+
+
+def test_a_keeper_that_never_goes_on_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(feed_module, "FAREWELL_S", 0.2)
+    recording, feeds = record_seed(3), list[Feed]()
+    recorder = start(tmp_path, feeds)
+    keeper = wait_for_process(feeds[0])
+    keeper.send_signal(signal.SIGSTOP)
+    tell(recorder, recording)
+    recorder.close()
+    assert keeper.wait(LONG_S) == -signal.SIGKILL
+    assert "did not end in time: the last events may be missing" in caplog.text
+
+
+def wait_for_process(feed: Feed) -> subprocess.Popen[bytes]:
+    wait_for(lambda: feed.process is not None)
+    assert feed.process is not None
+    return feed.process
 
 
 def test_a_bug_in_what_is_told_ends_the_recording_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:

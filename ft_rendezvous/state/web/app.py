@@ -27,7 +27,7 @@ from ft_rendezvous.state.web.metrics import MEDIA_TYPE, write_metrics
 from ft_rendezvous.state.web.openapi import describe_api
 from ft_rendezvous.state.web.page import INDEX, PageFile, read_page
 from ft_rendezvous.state.web.routes import ENDPOINTS, JSON, Problem
-from ft_rendezvous.state.web.seeing import see_health, see_run, stamp_cycles, stamp_run
+from ft_rendezvous.state.web.seeing import see_cycles, see_health, see_run, stamp_cycles, stamp_run
 from ft_rendezvous.state.web.sending import BytesResponse, FollowResponse, Outflow
 
 log = logging.getLogger("ft_rendezvous")
@@ -177,7 +177,7 @@ class _Handlers:
         return encode([] if run is None else [run])
 
     def _encode_cycles(self, now_ns: int, has_ranks: bool) -> Answer:
-        cycles = self._hub.read(lambda state: view.view_cycles(state, now_ns))
+        cycles = see_cycles(self._hub, now_ns)
         return encode(cycles if has_ranks else [without_ranks(cycle) for cycle in cycles])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from ft_rendezvous.state import view
 from ft_rendezvous.state.known import NS, RunState
-from ft_rendezvous.state.records import CycleStatus, Run
+from ft_rendezvous.state.records import Cycle, CycleStatus, Run
 from ft_rendezvous.state.web.hub import Hub
 from ft_rendezvous.state.web.routes import Health
 
@@ -19,6 +19,17 @@ def see_run(hub: Hub, now_ns: int) -> Run | None:
         if run is not None and is_vanished(state, hub.is_ended, now_ns):
             return view.view_vanished(run, state.time_ns)
         return run
+
+    return hub.read(see)
+
+
+def see_cycles(hub: Hub, now_ns: int) -> list[Cycle]:
+    """Its cycles; with the coordinator, the last one is over too."""
+
+    def see(state: RunState) -> list[Cycle]:
+        if is_vanished(state, hub.is_ended, now_ns):
+            return view.end_last(view.view_cycles(state, state.time_ns), state.time_ns)
+        return view.view_cycles(state, now_ns)
 
     return hub.read(see)
 
@@ -36,9 +47,10 @@ def stamp_run(hub: Hub, now_ns: int) -> Hashable:
 
 
 def stamp_cycles(hub: Hub, now_ns: int) -> Hashable:
-    """An open cycle tells for how long it has waited for whom."""
+    """An open cycle tells for how long it has waited for whom; all end with their coordinator."""
     is_open = hub.read(lambda state: state.cycle is not None and state.cycle.status is CycleStatus.PENDING)
-    return hub.version, now_ns // NS if is_open else None
+    is_gone = hub.read(lambda state: is_vanished(state, hub.is_ended, now_ns))
+    return hub.version, is_gone, now_ns // NS if is_open and not is_gone else None
 
 
 def see_health(hub: Hub, now_ns: int, followers: int) -> Health:

@@ -12,7 +12,7 @@ from ft_rendezvous import journal
 from ft_rendezvous.state import view
 from ft_rendezvous.state.events import encode_event, make_event, replay, tell_state
 from ft_rendezvous.state.known import NS
-from ft_rendezvous.state.records import Cycle, Node, Run, RunStatus
+from ft_rendezvous.state.records import Cycle, CycleStatus, Node, Run, RunStatus
 from ft_rendezvous.state.web.hub import Hub
 from tests.state.recording import BORN_NS, record_seed
 from tests.state.web.servers import API, client_of, hub_of
@@ -148,6 +148,7 @@ def test_a_run_whose_coordinator_vanished_is_aborted() -> None:
     now_ns = [last_ns + NS]
     with client_of(hub, clock_ns=lambda: now_ns[0]) as client:
         assert client.get(f"{API}/runs/sim").json()["status"] != RunStatus.ABORTED
+        assert client.get(f"{API}/runs/sim/cycles").json()[-1]["status"] in (CycleStatus.PENDING, CycleStatus.RUNNING)
         health = client.get("/healthz")
         assert (health.status_code, health.json()["coordinator"]) == (200, "heard")
         now_ns[0] = last_ns + 60 * NS
@@ -155,6 +156,8 @@ def test_a_run_whose_coordinator_vanished_is_aborted() -> None:
         assert run["status"] == RunStatus.ABORTED
         assert "vanished" in run["status_detail"]
         assert run["end_time_ns"] == last_ns
+        cycle = client.get(f"{API}/runs/sim/cycles").json()[-1]
+        assert (cycle["status"], cycle["end_time_ns"]) == (CycleStatus.ABORTED, last_ns)
         health = client.get("/healthz")
         assert (health.status_code, health.json()["coordinator"]) == (503, "silent")
         now_ns[0] = last_ns + NS
