@@ -40,11 +40,13 @@ def prepare_environment() -> None:
 
 
 def call(limit_s: float, function: Callable[..., T], *args: Any) -> T:
-    """The function's result, computed in a child. Raises DidNotFinish after `limit_s`."""
+    """The function's result, computed in a child. Raises DidNotFinish after `limit_s`, or when the function does."""
     with _child(_answer, function, args) as connection:
         if not connection.poll(limit_s):
             raise DidNotFinish(limit_s)
-        result: T = _receive(connection)
+        result: T | DidNotFinish = _receive(connection)
+    if isinstance(result, DidNotFinish):
+        raise result
     return result
 
 
@@ -106,6 +108,8 @@ def _receive(connection: Connection) -> Any:
 def _answer(connection: Connection, function: Callable[..., Any], args: Any) -> None:
     try:
         connection.send((function(*args), None))
+    except DidNotFinish as late:
+        connection.send((late, None))
     except BaseException:
         connection.send((None, traceback.format_exc()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 
@@ -11,6 +12,11 @@ def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     user, system = int(fields[11]), int(fields[12])
     return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_at(pid: int) -> float:
+    """The same, to the microsecond: Linux has a clock for every process, whose number is made of the pid's."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def rss_bytes(pid: int) -> int:

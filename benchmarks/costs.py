@@ -27,6 +27,7 @@ from torch.distributed import TCPStore
 from benchmarks import load, ours
 from benchmarks.baselines import raw
 from benchmarks.children import call, serving
+from benchmarks.consumption import cpu_at
 from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat
 from benchmarks.load.crowd import form_world as form_generated
 from benchmarks.measure import Finding, require
@@ -34,8 +35,11 @@ from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous import wire
 from ft_rendezvous.coordinator import Coordinator
 from ft_rendezvous.core.lifecycle import Phase
+from ft_rendezvous.host import began
+from ft_rendezvous.journal import Entry
 from ft_rendezvous.ports import Add, Append, Check, Delete, Get, Move, MultiGet, MultiSet, Op, Set, perform_move
 from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.state.recorder import Recorder
 from ft_rendezvous.store_socket import StoreSocket
 from ft_rendezvous.wire import Keys
 
@@ -48,7 +52,6 @@ FEW, MANY = 1_000, 10_000
 HERD, QUICK_HERD = 512, 64
 """Connections that ask at the same time."""
 
-LEAST_S = 1e-6
 THREADS = NODES_PER_PROCESS
 """Nodes of the world by which it is found out what nodes cost where all are threads of one process."""
 
@@ -73,6 +76,7 @@ class Costs:
     arrival_few_s: float
     arrival_many_s: float
     look_s: float
+    record_s: float
     round_trip_s: float
     record_bytes: float
     seal_bytes: float
@@ -92,7 +96,7 @@ class Costs:
 LABELS = {
     "connect_s": "server: accept and greet a connection",
     "add_s": "server: `add`",
-    "append_s": "server: `append` of an arrival",
+    "append_s": "server: `append` of an arrival, beyond the operation that follows it",
     "get_s": "server: `get` of the head",
     "hear_s": "server: blocked `get` of a seal: wait, wake-up, value",
     "check_key_s": "server and caller: `check` of beats, per key",
@@ -106,6 +110,7 @@ LABELS = {
     "arrival_few_s": f"coordinator: decode, admit, place, seat, encode, per arrival of {FEW:,}",
     "arrival_many_s": f"coordinator: the same, per arrival of {MANY:,}",
     "look_s": "coordinator: a look at the beats, per node",
+    "record_s": "recorder: number, fold, encode, per arrival",
     "round_trip_s": "one `add`, by the clock",
     "record_bytes": "an arrival",
     "seal_bytes": "a channel's copy of a seal",
@@ -146,6 +151,7 @@ def measure(is_quick: bool) -> Costs:
         arrival_few_s=few.arrival_s,
         arrival_many_s=many.arrival_s,
         look_s=many.look_s,
+        record_s=many.record_s,
         record_bytes=many.record_bytes,
         seal_bytes=many.seal_bytes,
         head_bytes=many.head_bytes,
@@ -172,9 +178,13 @@ def _form(serve: Callable[[], Any], form: Callable[[int, int], Any]) -> float:
 def _generate(is_quick: bool, serve: Callable[[int], Any], form: Callable[[int, int], Formed]) -> float:
     """CPU time of the load generator, per node."""
     count = QUICK_HERD if is_quick else 1_024
-    with serve(count) as port:
-        formed: Formed = call(60.0, form, count, port)
-    return formed.busy_s / count
+
+    def sample() -> float:
+        with serve(count) as port:
+            formed: Formed = call(60.0, form, count, port)
+        return formed.busy_s / count
+
+    return _median(is_quick, sample)
 
 
 # --- the coordinator --------------------------------------------------------------------------------
@@ -213,6 +223,7 @@ class Coordinated:
 
     arrival_s: float
     look_s: float
+    record_s: float
     record_bytes: float
     seal_bytes: float
     head_bytes: float
@@ -225,7 +236,8 @@ def time_coordinator(count: int) -> Coordinated:
     now = [0.0]
     shelf, keys = Shelf(), Keys(EPOCH)
     settings = RunSettings(run_id="benchmark", min_nodes=count, max_nodes=count)
-    coordinator = Coordinator(settings, EPOCH, lambda: now[0], lambda _entry: None)
+    told: list[Entry] = [began(settings, EPOCH)]
+    coordinator = Coordinator(settings, EPOCH, lambda: now[0], told.append)
     perform_move(shelf, coordinator.start())
     log_bytes = _arrive(shelf, keys, count)
     shelf.asked.clear()
@@ -240,11 +252,22 @@ def time_coordinator(count: int) -> Coordinated:
     return Coordinated(
         arrival_s=formed_s / count,
         look_s=looked_s / count,
+        record_s=_record(told) / count,
         record_bytes=log_bytes / count,
         seal_bytes=statistics.mean(map(len, copies)),
         head_bytes=len(shelf.values[wire.HEAD_KEY]),
         asked=asked,
     )
+
+
+def _record(told: Sequence[Entry]) -> float:
+    """CPU time to record what was told."""
+    started = time.process_time()
+    recorder = Recorder()
+    for entry in told:
+        recorder(entry)
+    recorder.close()
+    return time.process_time() - started
 
 
 def _arrive(shelf: Shelf, keys: Keys, count: int) -> int:
@@ -278,11 +301,11 @@ class _Server:
 
     def served(self, times: int, work: Callable[[], object]) -> float:
         """CPU time of the server, per time."""
-        started = _cpu_at(self.pid)
+        started = cpu_at(self.pid)
         for _ in range(times):
             work()
         self.client.add("done", 0)  # What is not acknowledged has been served when this has.
-        return (_cpu_at(self.pid) - started) / times
+        return (cpu_at(self.pid) - started) / times
 
     def both(self, work: Callable[[], object]) -> float:
         """CPU time of the server and the caller."""
@@ -324,7 +347,7 @@ class _Server:
 
     def _formed(self, herd: int, moves: Sequence[Move[Seat]]) -> float:
         spent: list[float] = []
-        form_generated(self.port, moves, around=lambda: spent.append(_cpu_at(self.pid)))
+        form_generated(self.port, moves, around=lambda: spent.append(cpu_at(self.pid)))
         return (spent[1] - spent[0]) / herd
 
 
@@ -339,8 +362,12 @@ def _measure_store(is_quick: bool, sizes: Coordinated) -> dict[str, float]:
         server = _Server(client, port, pid)
         client.multi_set(["head", *beats, *logs], [head, *[b"1"] * keys, *[record * (keys // 16)] * 16])
         client.add("count", 1)  # What was set is not acknowledged, and must not be charged to others.
-        adds, add = 4, Add("count", 1)
-        add_s = server.herded(herd, [add] * adds) / adds
+        times, add = 4, Add("count", 1)
+
+        def herded(*ops: Op) -> float:
+            return _median(is_quick, lambda: server.herded(herd, [*ops] * times) / times)
+
+        add_s = herded(add)
         connections: list[StoreSocket] = []
         check_key_s, check_pair_s = server.bulk((1_024, keys), lambda size: client.check(beats[:size]))
         read_key_s, read_pair_s = server.bulk((1_024, keys), lambda size: client.multi_get(beats[:size]))
@@ -351,8 +378,8 @@ def _measure_store(is_quick: bool, sizes: Coordinated) -> dict[str, float]:
             "connect_s": server.served(100, lambda: connections.append(StoreSocket(raw.HOST, port))),
             "add_s": add_s,
             # Nobody waits for an append, so it goes with what follows it. A difference of noisy times can be nothing.
-            "append_s": max(LEAST_S, server.herded(herd, [Append("log", record), add] * adds) / adds - add_s),
-            "get_s": server.herded(herd, [Get("head")] * adds) / adds,
+            "append_s": max(0.0, herded(Append("log", record), add) - add_s),
+            "get_s": herded(Get("head")),
             "hear_s": _median(is_quick, lambda: server.heard(herd, seal)),
             "check_key_s": check_key_s,
             "check_pair_s": check_pair_s,
@@ -363,11 +390,6 @@ def _measure_store(is_quick: bool, sizes: Coordinated) -> dict[str, float]:
             "log_byte_s": server.both(lambda: client.multi_get(logs)) / (keys * len(record)),
             "round_trip_s": statistics.median(_clocked(lambda: client.add("count", 1)) for _ in range(100)),
         }
-
-
-def _cpu_at(pid: int) -> float:
-    """CPU time of another process so far: Linux has a clock for every process, whose number is made of the pid's."""
-    return time.clock_gettime((~pid << 3) | 2)
 
 
 def _cpu_of(work: Callable[[], object]) -> float:

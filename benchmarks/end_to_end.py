@@ -1,8 +1,7 @@
 """A node of real torchrun processes is SIGKILLed with its workers: until the workers of the new world have trained.
 
-Three nodes train and one waits, which is what two cores bear. Every worker imports torch anew, and here that is most of
-the time; so it is also told when the last new worker was started. The cluster, the commands and the workers are those
-of the scenarios.
+Every worker imports torch anew, and where all share a few cores that is most of the time; so it is also told when the
+last new worker was started. The cluster, the commands and the workers are those of the scenarios.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from benchmarks.scenarios_c10d.observe import Want
 from benchmarks.scenarios_c10d.stage import CONTENDERS as BACKENDS
 from benchmarks.scenarios_c10d.stage import Contender, Stage, play
 
-ACTIVE = 3
+ACTIVE = 8
 VICTIM = 1
 LIMIT_S = 120.0
 
@@ -31,35 +30,39 @@ class Setup:
     conf: Mapping[str, object] = field(default_factory=dict)
 
 
-SETUPS = {
+Setups = Mapping[str, Setup]
+
+AS_THEY_COME: Setups = {
     OURS: Setup(BACKENDS["ft"]),
-    "ours, 3 s": Setup(BACKENDS["ft"], {"lease_timeout": 3, "beat_interval": 0.5}),
     "c10d": Setup(BACKENDS["c10d"]),
     "c10d, unshared": Setup(BACKENDS["c10d, unshared store"]),
-    "c10d, unshared, 3 s": Setup(
-        BACKENDS["c10d, unshared store"], {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}
-    ),
 }
-"""As they come, and tuned: a node is dead after 3 s. What "unshared" is about: see the scenarios' CONTENDERS."""
+"""What "unshared" is about: see the scenarios' CONTENDERS."""
+TUNED: Setups = {
+    OURS: Setup(BACKENDS["ft"], {"lease_timeout": 3, "beat_interval": 0.5}),
+    "c10d, unshared": Setup(BACKENDS["c10d, unshared store"], {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}),
+}
+"""A node is dead after 3 s, for both."""
 
 
 @dataclass(slots=True)
 class Record:
     """What happened to each contender, in the order it happened: played once, told twice."""
 
+    setups: Setups
     started_s: dict[str, list[float | None]] = field(default_factory=lambda: defaultdict(list))
     """From the kill until all workers of the new world had been started; None if they never trained."""
 
     def steps(self) -> dict[str, Sample]:
         """Plays: until all workers of the new world have trained a step."""
-        return {name: partial(self._play, name) for name in SETUPS}
+        return {name: partial(self._play, name) for name in self.setups}
 
     def starts(self) -> dict[str, Sample]:
         """Plays nothing: of what was played before, round by round."""
-        return {name: partial(self._retell, name) for name in SETUPS}
+        return {name: partial(self._retell, name) for name in self.setups}
 
     def _play(self, name: str) -> float:
-        setup, starts = SETUPS[name], list[float]()
+        setup, starts = self.setups[name], list[float]()
         with tempfile.TemporaryDirectory(prefix="ft-recovery-") as logs:
             story = play(partial(lose_node, setup.conf, starts.append), setup.backend, LIMIT_S, Path(logs))
         self.started_s[name].append(None if story.recovery_s is None else starts[0])

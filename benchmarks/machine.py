@@ -28,6 +28,8 @@ ROOT = Path(__file__).parent.parent
 ADDRESSES = ("127.0.0.1", "::ffff:127.0.0.1")
 """As which a client on this machine is looked up."""
 
+MEASURED = ("ft_rendezvous", "benchmarks/*.py", "tests/integration")
+"""What a run's numbers depend on."""
 SLOW_LOOKUP_S = 0.1
 LOOKUP_LIMIT_S = 15.0
 """How long to wait for lookups that nobody answers."""
@@ -50,7 +52,7 @@ def describe() -> dict[str, Any]:
     """Commit, versions, cores, load, and how long a reverse lookup of a client's address takes."""
     return {
         "commit": _git("rev-parse", "HEAD"),
-        "has_local_changes": bool(_git("status", "--porcelain", "--", "ft_rendezvous")),
+        "has_local_changes": bool(_git("status", "--porcelain", "--", *MEASURED)),
         "torch": torch.__version__,
         nvrx.PACKAGE: nvrx.installed_version(),
         "python": platform.python_version(),

@@ -25,10 +25,6 @@ Sample = Callable[[], float]
 """Does the work once, checks the result, and returns the seconds the work took."""
 
 
-SPAN_S = 0.2
-MOST_REPEATS = 50
-
-
 class WrongResult(AssertionError):
     """A contender was fast and wrong. Its time must not count."""
 
@@ -39,6 +35,9 @@ class DidNotFinish(Exception):
     def __init__(self, limit_s: float) -> None:
         super().__init__(f"did not finish in {limit_s:g} s")
         self.limit_s = limit_s
+
+    def __reduce__(self) -> tuple[type[DidNotFinish], tuple[float]]:
+        return DidNotFinish, (self.limit_s,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +97,18 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
     return time.perf_counter() - started, result
 
 
-def sustained(sample: Sample) -> Sample:
-    """A sample that is repeated for a while, and the mean of its times.
+def in_a_row(sample: Sample, count: int) -> Sample:
+    """The mean of so many samples in a row, after one that does not count; with a count of 0, a sample as it is.
 
-    For contests of short and long work: where a moment's luck would decide about the short, it now meets as much good
-    and bad luck as the long.
+    For contests of short and long work: a moment's luck, and what the contender before has left in the caches, would
+    decide about the short.
     """
 
     def repeat() -> float:
-        seconds: list[float] = []
-        while sum(seconds) < SPAN_S and len(seconds) < MOST_REPEATS:
-            seconds.append(sample())
-        return statistics.mean(seconds)
+        sample()
+        return statistics.mean([sample() for _ in range(count)])
 
-    return repeat
+    return repeat if count else sample
 
 
 def run_case(case: Case, tell: Callable[[int, str], None] = lambda _turn, _contender: None) -> dict[str, Times]:

@@ -1,24 +1,29 @@
-"""ft_rendezvous as a contender: a host with its coordinator, and nodes with real links."""
+"""ft_rendezvous as a contender: a host with its coordinator, and nodes with the handler that torch's agent has."""
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.crowd import Formed, Seat, form_world
+from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat, form_world
 from ft_rendezvous.addresses import format_endpoint
-from ft_rendezvous.core.joining import Drained
-from ft_rendezvous.core.model import NodeInfo, Verdict
+from ft_rendezvous.core.model import NodeInfo
+from ft_rendezvous.handler import FtRendezvousHandler
 from ft_rendezvous.host import Host
+from ft_rendezvous.journal import log_entry
 from ft_rendezvous.net import CONNECTIONS_PER_NODE, listen, raise_file_limit
-from ft_rendezvous.participant import CHANGED, Flow, Place
-from ft_rendezvous.session import Session, new_id, open_session
+from ft_rendezvous.session import new_id
 from ft_rendezvous.settings import NodeSettings, RunSettings, Settings
 from ft_rendezvous.state.recorder import Recorder
 from ft_rendezvous.tcp_store import ServedStore
 
 HOST = "127.0.0.1"
+ROLE, LOCAL_WORLD_SIZE = "default", 8
+ASK_S = 0.01
+"""How often a node asks whether its workers must stop; torch's agent: a tenth as often."""
 FILES_PER_NODE = CONNECTIONS_PER_NODE + 1
 """A node also holds a socket for its workers."""
 FILES_BESIDE = 256
@@ -34,12 +39,22 @@ def run_settings(count: int, max_count: int | None = None) -> RunSettings:
 def hosting(run: RunSettings) -> Iterator[tuple[Host, int]]:
     """Host a run, as `session.serve` does, on a port that the system gives."""
     raise_file_limit(CONNECTIONS_PER_NODE * run.max_nodes + FILES_BESIDE)
+    _log_to_nowhere()
     served = ServedStore(listen())
-    host = Host(served, run, new_id(), journal=lambda _entry: None, recorder=Recorder())
+    host = Host(served, run, new_id(), log_entry, recorder=Recorder())
     try:
         yield host, served.port
     finally:
         host.stop()
+
+
+def _log_to_nowhere() -> None:
+    """Format every line and write it, as by default, where it bothers nobody."""
+    log = logging.getLogger("ft_rendezvous")
+    if not log.handlers:
+        log.addHandler(logging.FileHandler(os.devnull))
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 @contextmanager
@@ -56,29 +71,36 @@ def serve(count: int) -> Iterator[int]:
 
 
 def node_info(index: int) -> NodeInfo:
-    return NodeInfo(addr=HOST, pid=os.getpid(), infra_rank=index, role="default", local_world_size=8)
+    return NodeInfo(addr=HOST, pid=os.getpid(), infra_rank=index, role=ROLE, local_world_size=LOCAL_WORLD_SIZE)
 
 
 class Node:
-    """A session, used as our handler uses it."""
+    """A handler, used as torch's agent uses it."""
 
-    def __init__(self, session: Session) -> None:
-        self.link = session.link
-        self.cycle_id = 0
+    def __init__(self, handler: FtRendezvousHandler) -> None:
+        self.handler = handler
+        # What the agent would tell it by `attach`, which also starts what only workers need.
+        handler._role, handler._local_world_size = ROLE, LOCAL_WORLD_SIZE
+        # The others connect when they are made.
+        self.link = handler._linked_session().link
 
     def join(self) -> Seat:
         """Take part until this node has a place in the next world; who has one reports that its workers failed."""
-        place = self.link.run(self.link.participant.next_place())
-        self.cycle_id = place.cycle_id if isinstance(place, Place) else 0
-        return seat_of(place)
+        info = self.handler.next_rendezvous()
+        master = info.bootstrap_store_info
+        assert master is not None
+        return Seat(info.rank, info.world_size, format_endpoint(master.master_addr, master.master_port))
 
     def wait_over(self) -> None:
-        """Wait until the workers of this node's world must stop, without asking again and again."""
-        self.link.run(self._until_over())
+        """Wait until the workers of this node's world must stop."""
+        while self.handler.num_nodes_waiting() == 0:
+            time.sleep(ASK_S)
 
-    def _until_over(self) -> Flow[None]:
-        while not self.link.participant.must_stop(self.cycle_id):
-            yield CHANGED
+    @property
+    def cycle_id(self) -> int:
+        """Of the world this node is in; 0 in none."""
+        place = self.handler._place
+        return 0 if place is None else place.cycle_id
 
     @property
     def is_parked(self) -> bool:
@@ -87,19 +109,12 @@ class Node:
 
 
 def open_node(run: RunSettings, port: int, index: int) -> Node:
-    node = NodeSettings(endpoint_host=HOST, endpoint_port=port, infra_rank=index, is_host=False)
-    return Node(open_session(Settings(run=run, node=node), node_info(index)))
+    node = NodeSettings(endpoint_host=HOST, endpoint_port=port, local_addr=HOST, infra_rank=index, is_host=False)
+    return Node(FtRendezvousHandler(Settings(run=run, node=node)))
 
 
-def form(count: int, port: int) -> Formed:
+def form(count: int, port: int, per_process: int = NODES_PER_PROCESS) -> Formed:
     """Form a world of `count` nodes."""
     raise_file_limit(FILES_PER_NODE * count + FILES_BESIDE)
     run = run_settings(count)
-    return form_world(count, lambda index: open_node(run, port, index).join)
-
-
-def seat_of(place: Place | Verdict | Drained) -> Seat:
-    """What a node holds; a run that is over has no seats."""
-    if not isinstance(place, Place):
-        raise RuntimeError(f"the run is over for this node: {place}")
-    return Seat(place.rank, place.world_size, format_endpoint(place.master_addr, place.master_port))
+    return form_world(count, lambda index: open_node(run, port, index).join, per_process)

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from benchmarks import machine, plots, registry
+from benchmarks.baselines import nvrx
 from benchmarks.costs import CASE as COSTS
-from benchmarks.costs import costs_in
+from benchmarks.costs import Costs, costs_in
 from benchmarks.measure import OURS, Finding
 from benchmarks.report import Row, digits, warnings_of
 from benchmarks.runs import Run, latest_of, parse_case
-from benchmarks.scale import LASTS, NODES, PHASES, TARGET, Comparison, Model, compare
+from benchmarks.scale import LASTS, NODES, PHASES, TARGET, Comparison, HostCheck, Model, check_hosts, compare
 from benchmarks.scale import NAME as SCALE
 
 ORDER = ("form", "recovery", "read", "steady", "placement", "codec", SCALE)
@@ -31,7 +32,8 @@ Written by `python -m benchmarks report` from {names}; do not edit.
 
 Contenders take turns within one run, in changing order, on one machine, and a result is checked before its time counts.
 *Ratio* is the median over rounds of a contender's time divided by ours in the same round: above 1 we are faster. Times
-are context: they change with the machine, ratios much less. *Spread* is the fastest and the slowest sample.
+are context: they change with the machine, ratios less; with the layout of processes both change. *Spread* is the
+fastest and the slowest sample.
 
 ## Machine
 
@@ -45,7 +47,8 @@ README = """\
 report` renders this section and [docs/benchmarks.md](docs/benchmarks.md) (all benchmarks, machine, scale model). From
 {names}:
 {machine}. All nodes share that machine with the store, as threads by 64 in a process
-unless they are called generated, which is where most of the time of such worlds goes: read the ratios, not the times.
+unless the case says otherwise, which is where most of the time of such worlds goes: read the ratios, not the times, and
+mind that with fewer nodes in a process, as in a cluster, c10d is much faster.
 
 {tables}
 
@@ -96,6 +99,7 @@ def _machine(run: Run) -> str:
     lines = [
         ("commit", f"`{(facts['commit'] or 'unknown')[:12]}`{changed}"),
         ("torch, Python", f"{facts['torch']}, {facts['python']}"),
+        (nvrx.PACKAGE, facts.get(nvrx.PACKAGE) or "not installed"),
         ("platform", facts["platform"]),
         ("cores", str(facts["cores"])),
         ("load (1 min)", load),
@@ -219,12 +223,25 @@ def _closing(findings: Sequence[Finding]) -> str:
     costs = costs_in(findings)
     limits = [found for found in findings if (found.benchmark, found.case) == (SCALE, LASTS)]
     if costs is not None and limits:
-        first, form_s = limits[0], Model(costs).form(TARGET)
+        first, form_s, doubt = limits[0], Model(costs).form(TARGET), _doubt(findings, costs)
         told += (
-            f"\n\nA model of operations x cost predicts {told_s(form_s)} for a world of {TARGET:,} nodes. What gives "
-            f"way first here: {first.what}, at {digits(first.value)} nodes."
+            f"\n\nA model of operations x cost predicts {told_s(form_s)} for a world of {TARGET:,} nodes{doubt}. "
+            f"What gives way first here: {first.what}, at {digits(first.value)} nodes."
         )
     return told
+
+
+def _doubt(findings: Sequence[Finding], costs: Costs) -> str:
+    """By how much the model is wrong where it can be checked."""
+    hosts = check_hosts(findings, costs)
+    if not hosts:
+        return ""
+    errors = [host.error * 100 for host in hosts]
+    fewest, most = hosts[0].nodes, hosts[-1].nodes
+    return (
+        f"; of the CPU time that the store host takes for {fewest:,} to {most:,} it is wrong by "
+        f"{min(errors):+.0f} to {max(errors):+.0f} %"
+    )
 
 
 # --- the model --------------------------------------------------------------------------------------
@@ -257,6 +274,10 @@ def _scale_tables(run: Run) -> list[str]:
         "What gives way first, by itself and with default settings:",
         table_of(("what", "lasts for nodes", f"enough for {TARGET:,}"), limits),
     ]
+    hosts = check_hosts(findings, costs)
+    if hosts:
+        checked = ("CPU of the store host while a world forms", "measured", "predicted", "error")
+        parts.append(table_of(checked, [_checked(host) for host in hosts]))
     comparisons = compare(run.rows, costs)
     if comparisons:
         headings = ("world", "measured", "predicted, nodes here", "error", "predicted, nodes elsewhere")
@@ -268,14 +289,24 @@ def _scale_tables(run: Run) -> list[str]:
     return [*parts, "The costs it rests on, measured in the same run:", table_of(("what", "cost"), named)]
 
 
-def errors_of(rows: Iterable[Row], findings: Iterable[Finding]) -> list[str]:
+def errors_of(rows: Iterable[Row], findings: Sequence[Finding]) -> list[str]:
     """For the terminal: by how much the model is wrong about the worlds of a run."""
     costs = costs_in(findings)
-    told: list[str] = []
-    for seen in compare(rows, costs) if costs is not None else []:
-        world, measured, here, error, elsewhere = _compared(seen)
-        told.append(f"{world}: measured {measured}, predicted {here}, {error}; nodes elsewhere {elsewhere}")
-    return told
+    if costs is None:
+        return []
+    hosts = (_checked(host) for host in check_hosts(findings, costs))
+    worlds = (_compared(seen) for seen in compare(rows, costs))
+    return [
+        *(f"store host's CPU, {world}: took {took}, predicted {said}, {error}" for world, took, said, error in hosts),
+        *(
+            f"{world}: measured {took}, predicted {here}, {error}; nodes elsewhere {elsewhere}"
+            for world, took, here, error, elsewhere in worlds
+        ),
+    ]
+
+
+def _checked(host: HostCheck) -> tuple[str, ...]:
+    return f"{host.nodes:,} nodes", told_s(host.measured_s), told_s(host.predicted_s), f"{host.error * 100:+.0f} %"
 
 
 def _compared(seen: Comparison) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from benchmarks.scale import NODES, Model
 TITLES = {
     "form": "from the first arrival to the last rank in hand",
     "read": "a consistent snapshot of all nodes",
-    "recovery": "from a failure until all train again",
+    "recovery": "from a failure until ranks are held, workers are started, a step is trained",
 }
 """What there are pictures of, and what is timed."""
 

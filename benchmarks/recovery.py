@@ -2,9 +2,11 @@
 
 Three ways to look at it:
 
-    a worker fails      a contest of rendezvous alone: no agent's tick, no workers to stop
+    a worker fails      a contest of rendezvous alone: no workers to stop or to start, and a node asks a hundred times a
+                        second whether its world is over, where torch's agent asks ten times
     a node is killed    ours alone, by the coordinator's own clock, against our targets
-    a torchrun killed   a contest of real processes: until the new workers had started, and trained a step
+    a torchrun killed   a contest of real processes: until the new workers had started, and trained a step; as all come,
+                        and with both told to take a node for dead after 3 s
 """
 
 from __future__ import annotations
@@ -35,12 +37,11 @@ TOTAL_TARGET_S = 0.5
 def cases(is_quick: bool) -> list[Case]:
     if is_quick:
         return [_worker_fails(QUICK_ACTIVE, rounds=1, has_nvrx=False)]
-    played = end_to_end.Record()
-    return [
-        _worker_fails(ACTIVE, rounds=5, has_nvrx=nvrx.installed_version() is not None),
-        _node_killed("trained", played.steps),
-        _node_killed("started", played.starts),
-    ]
+    found = [_worker_fails(ACTIVE, rounds=5, has_nvrx=nvrx.installed_version() is not None)]
+    for how, setups in (("", end_to_end.AS_THEY_COME), (", noticed after 3 s", end_to_end.TUNED)):
+        played = end_to_end.Record(setups)
+        found += [_node_killed(f"{how}: trained", played.steps), _node_killed(f"{how}: started", played.starts)]
+    return found
 
 
 def findings(is_quick: bool) -> list[Finding]:
@@ -53,7 +54,7 @@ def findings(is_quick: bool) -> list[Finding]:
 def _worker_fails(count: int, rounds: int, has_nvrx: bool) -> Case:
     return Case(
         NAME,
-        f"{count} + 1 nodes, a worker fails",
+        f"{count} + 1 nodes, a worker fails: ranks held",
         rounds,
         partial(_prepare_worker_fails, count, has_nvrx),
         warm_ups=0,  # Every sample has processes of its own: none is warmer than another.
@@ -121,7 +122,7 @@ def judge_losses(losses: list[Loss], lease_s: float) -> list[Finding]:
 def _node_killed(until: str, contenders: Callable[[], Mapping[str, Sample]]) -> Case:
     return Case(
         NAME,
-        f"{end_to_end.ACTIVE} + 1 torchruns, one killed: {until}",
+        f"{end_to_end.ACTIVE} + 1 torchruns, one killed{until}",
         END_TO_END_ROUNDS,
         lambda: nullcontext(contenders()),
         warm_ups=0,

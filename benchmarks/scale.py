@@ -9,31 +9,42 @@ the other. So the time to form is a sum, with the costs of this machine, from th
     hear       N x (blocked `get` of the seal, woken)                           the store
     latency    the round trips of the last node, and of the coordinator         the network
 
-Left out: beats while the world forms and the coordinator's looks meanwhile (their share is told instead), phases that
-overlap, a network slower than loopback, lost packets, memory. A *node* costs nothing here: each has a machine of its
-own. The measured worlds have all their nodes on the store's machine, so for them the nodes' work is added:
+Left out: beats while the world forms (their share of the store's time is told instead), the coordinator's looks
+meanwhile (it keeps them to about a tenth of its time), phases that overlap, a network slower than loopback, lost
+packets, memory. A *node* costs nothing here: each has a machine of its own.
+
+Two things are checked. The CPU time that the store host took, in worlds of generated nodes, beside what the model says
+of it: all of the above but the latency, and what it takes to record the run, which keeps nobody waiting. And the time
+of measured worlds; those have all their nodes on the store's machine, so for them the nodes' work is added:
 
     threads    what a world of 64 threads in one process takes beyond the model, per node; several such processes
-               share the processors
+               share the processors (so 64 threads say nothing about the model, and are left out)
     generated  the load generator's CPU per node; it and the store work side by side, so the longer of both counts
 """
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from benchmarks import load, ours
+from benchmarks.children import call, serving
 from benchmarks.costs import BENCHMARK, FEW, THREADS, Costs, findings_of, measure
+from benchmarks.crowd import Formed
 from benchmarks.measure import OURS, Case, Finding
 from benchmarks.report import Row
-from benchmarks.runs import parse_case
+from benchmarks.runs import NodeCase, parse_case
 from ft_rendezvous.settings import RunSettings
 from ft_rendezvous.wire import channel_count
 
 NAME = BENCHMARK
 RAW = "raw operations"
 LASTS = "lasts for"
+HOST_CPU = "CPU of the store host"
+"""The case in which it stands in results, by nodes."""
+CHECKED = (1_024, 4_096, 10_000)
+CHECK_LIMIT_S = 120.0
 NODES = (8, 64, 256, 1_024, 4_096, 10_000, 32_768, 100_000)
 TARGET = NODES[-1]
 PHASES = f"while {TARGET:,} nodes form a world"
@@ -75,6 +86,10 @@ class Model:
         decide_s = self.decide(nodes) if contender == OURS else 0.0
         latency_s = ROUND_TRIPS[contender] * self.costs.round_trip_s
         return self.arrive(nodes) + decide_s + self.hear(nodes) + latency_s
+
+    def host(self, nodes: int) -> float:
+        """CPU time of the store host: of the server, of the coordinator, and to record the run."""
+        return self.arrive(nodes) + self.decide(nodes) + self.hear(nodes) + nodes * self.costs.record_s
 
     def form_threads(self, nodes: int, contender: str = OURS) -> float:
         """All nodes threads, by 64 in a process, on the machine of the store."""
@@ -118,7 +133,8 @@ class Model:
         files, beat_bytes = resource.getrlimit(resource.RLIMIT_NOFILE)[1], 3 * PACKET_BYTES + 80
         look_s, look_limit_s = self.costs.look_s, LEASE_S / 4
         return {
-            f"open files of the store host ({CONNECTIONS} per node, at most {files:,})": files // CONNECTIONS,
+            f"open files of the store host ({CONNECTIONS} per node, at most {files:,})": (files - ours.FILES_BESIDE)
+            // CONNECTIONS,
             f"the store, if everybody beats every {BEAT_S:g} s": _most(lambda n: self.beat_share(n) <= 1),
             f"the store, if all arrive at once and a beat waits {LEASE_S:g} s": _most(
                 lambda n: self.arrive(n) <= LEASE_S
@@ -150,12 +166,21 @@ def cases(_is_quick: bool) -> list[Case]:
 
 
 def findings(is_quick: bool) -> list[Finding]:
-    return tell(measure(is_quick))
+    counts = (FEW,) if is_quick else CHECKED
+    return tell(measure(is_quick), {count: measure_host(count) for count in counts})
 
 
-def tell(costs: Costs) -> list[Finding]:
+def measure_host(nodes: int) -> float:
+    """CPU time of the store host while generated nodes form a world."""
+    with serving(ours.serve_run, ours.run_settings(nodes)) as (port, pid):
+        formed: Formed = call(CHECK_LIMIT_S, load.form_ours, nodes, port, pid)
+    return formed.host_s
+
+
+def tell(costs: Costs, hosts_s: Mapping[int, float]) -> list[Finding]:
     """The costs, from which anybody can predict anew; what they predict; what gives way first, first."""
     model, told = Model(costs), list(findings_of(costs))
+    told += [Finding(NAME, HOST_CPU, f"{nodes:,} nodes", seconds, "s") for nodes, seconds in hosts_s.items()]
     for nodes in NODES:
         case = f"{nodes:,} nodes"
         told.append(Finding(NAME, case, "predicted time to form", model.form(nodes), "s"))
@@ -201,5 +226,33 @@ def compare(rows: Iterable[Row], costs: Costs) -> list[Comparison]:
         )
         for row in rows
         if row.benchmark == "form" and row.contender in ROUND_TRIPS and row.median_s is not None
-        if (case := parse_case(row.case)) is not None
+        if (case := parse_case(row.case)) is not None and _is_known(case)
     ]
+
+
+def _is_known(case: NodeCase) -> bool:
+    """Whether the model knows how these nodes were laid out, and was not made from them."""
+    return case.rest == GENERATED or (case.rest == "" and case.nodes != THREADS)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCheck:
+    """What the store host took, and what the model says of it."""
+
+    nodes: int
+    measured_s: float
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted_s / self.measured_s - 1
+
+
+def check_hosts(findings: Iterable[Finding], costs: Costs) -> list[HostCheck]:
+    model = Model(costs)
+    measured = [
+        (case.nodes, found.value)
+        for found in findings
+        if (found.benchmark, found.case) == (NAME, HOST_CPU) and (case := parse_case(found.what)) is not None
+    ]
+    return [HostCheck(nodes, seconds, model.host(nodes)) for nodes, seconds in measured]

@@ -28,19 +28,17 @@ from ft_rendezvous.state.web.serving import Serving, serve
 
 NAME = "state"
 NODES = 10_000
-TARGET_S = 0.1
 EPOCH = "5eed"
 BORN_NS = 1_800_000_000 * NS
 
 
 def cases(is_quick: bool) -> list[Case]:
     rounds = 5 if is_quick else 25
-    target = f"(target {TARGET_S * 1000:g} ms)"
     return [
-        Case(NAME, f"{NODES:,} nodes, /runs {target}", rounds, partial(_prepare, "/runs", _encode_runs)),
+        Case(NAME, f"{NODES:,} nodes, /runs", rounds, partial(_prepare, "/runs", _encode_runs)),
         Case(
             NAME,
-            f"{NODES:,} nodes, /runs/ID/nodes {target}",
+            f"{NODES:,} nodes, /runs/ID/nodes",
             rounds,
             partial(_prepare, f"/runs/{EPOCH}/nodes", _encode_nodes),
         ),

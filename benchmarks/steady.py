@@ -1,6 +1,9 @@
 """`steady`: what a run costs while nothing happens, and whether it grows while much does.
 
-No contest: operations, shares of a CPU and megabytes, beside what they should be.
+No contest: operations, shares of a CPU and megabytes, beside what they should be. Of the idle nodes one is a handler
+with its link, asked ten times a second whether its workers must stop, as torch's agent asks; the others have one
+connection each and do nothing but beat. The memory is the store host's: the server, the coordinator, and what is
+recorded of the run, which has a summary of each of the last 10,000 cycles.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from ft_rendezvous.settings import RunSettings
 NAME = "steady"
 IDLE_LIMIT_S = 120.0
 RESTART_LIMIT_S = 600.0
-GROWTH_LIMIT = 1.1
+GROWTH_LIMIT_KB = 4.0
+"""What may be remembered of a cycle."""
 MEGA = 1_000_000
 RESTARTING = 4
 
@@ -33,7 +37,7 @@ def cases(_is_quick: bool) -> list[Case]:
 
 def findings(is_quick: bool) -> list[Finding]:
     count, window_s = (64, 3.0) if is_quick else (1_024, 15.0)
-    early, late = (20, 100) if is_quick else (100, 1_000)
+    early, late = (20, 100) if is_quick else (500, 1_000)
     return [*find_idle(count, window_s), *find_growth(early, late)]
 
 
@@ -56,14 +60,20 @@ def find_idle(count: int, window_s: float) -> list[Finding]:
 
 def judge_idle(count: int, beat_s: float, idled: Idled, rate_of_others: float) -> list[Finding]:
     case = f"{count:,} idle nodes, {idled.seconds:.0f} s"
-    # One beat more may fall into the window than intervals do.
-    is_met = idled.operations <= idled.seconds / beat_s + 1
+    # One beat more, or less, may fall into the window than intervals do.
+    is_met = abs(idled.operations - idled.seconds / beat_s) <= 1
     target = f"{1 / beat_s:g} per s"
     return [
         Finding(NAME, case, "operations of a node", idled.operations / idled.seconds, "per s", target, is_met),
         Finding(NAME, case, "the same, mean of all others", rate_of_others, "per s"),
         Finding(NAME, case, "CPU of the store host", 100 * idled.host_cpu_s / idled.seconds, "% of a core"),
-        Finding(NAME, case, "CPU of one node's agent", 100 * idled.node_cpu_s / idled.seconds, "% of a core"),
+        Finding(
+            NAME,
+            case,
+            "CPU of one node, without agent and workers",
+            100 * idled.node_cpu_s / idled.seconds,
+            "% of a core",
+        ),
     ]
 
 
@@ -109,17 +119,17 @@ def restart_again_and_again(
 def judge_growth(sizes: dict[int, int], took_s: float) -> list[Finding]:
     (early, before), (late, after) = sorted(sizes.items())
     case = f"{RESTARTING} nodes restart {late:,} times, {took_s:.0f} s"
-    growth = after / before
+    growth_kb = (after - before) / (late - early) / 1000
     return [
         Finding(NAME, case, f"host's memory after {early:,} cycles", before / MEGA, "MB"),
+        Finding(NAME, case, f"host's memory after {late:,} cycles", after / MEGA, "MB"),
         Finding(
             NAME,
             case,
-            f"host's memory after {late:,} cycles",
-            after / MEGA,
-            "MB",
-            f"at most {before * GROWTH_LIMIT / MEGA:.0f}",
-            growth <= GROWTH_LIMIT,
+            "growth per cycle",
+            growth_kb,
+            "kB",
+            f"at most {GROWTH_LIMIT_KB:g}",
+            growth_kb <= GROWTH_LIMIT_KB,
         ),
-        Finding(NAME, case, "growth per cycle", (after - before) / (late - early) / 1000, "kB"),
     ]

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from benchmarks.measure import OURS, Finding
 from benchmarks.report import Row
 
+Rows = Mapping[tuple[str, str, str], Row]
+"""By benchmark, case and contender."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -19,17 +22,18 @@ class Target:
     at_least: float | None = None
     at_most: float | None = None
 
-    def judge(self, row: Row) -> Finding | None:
-        """How this row fares; None if it has no ratio."""
-        if row.ratio is None:
+    def judge(self, rows: Rows) -> Finding | None:
+        """How we fare; who did not finish ourselves has missed it. None if this was not measured."""
+        row = rows.get((self.benchmark, self.case, self.contender))
+        if row is None:
             return None
         if self.at_least is not None:
-            what, value, aim, is_met = f"{self.contender} / ours", row.ratio, "at least", row.ratio >= self.at_least
-            return Finding(self.benchmark, self.case, what, value, "×", f"{aim} {self.at_least:g}", is_met)
+            value, what, aim = row.ratio or 0.0, f"{self.contender} / ours", f"at least {self.at_least:g}"
+            return Finding(self.benchmark, self.case, what, value, "×", aim, value >= self.at_least)
         assert self.at_most is not None
-        value = 1 / row.ratio
-        what = f"ours / {self.contender}"
-        return Finding(self.benchmark, self.case, what, value, "×", f"at most {self.at_most:g}", value <= self.at_most)
+        value, what = 1 / row.ratio if row.ratio else 0.0, f"ours / {self.contender}"
+        is_met = row.ratio is not None and value <= self.at_most
+        return Finding(self.benchmark, self.case, what, value, "×", f"at most {self.at_most:g}", is_met)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,13 @@ class Growth:
     many: int
     at_most: float
 
-    def judge(self, rows: Mapping[tuple[str, str, str], Row]) -> Finding | None:
+    @property
+    def cases(self) -> list[str]:
+        return [f"{nodes:,} nodes, {self.what}" for nodes in (self.few, self.many)]
+
+    def judge(self, rows: Rows) -> Finding | None:
         """How our rows of both cases fare; None if one is missing."""
-        few, many = (
-            rows.get((self.benchmark, f"{nodes:,} nodes, {self.what}", OURS)) for nodes in (self.few, self.many)
-        )
+        few, many = (rows.get((self.benchmark, case, OURS)) for case in self.cases)
         if few is None or many is None or few.median_s is None or many.median_s is None:
             return None
         value = (many.median_s / self.many) / (few.median_s / self.few)
@@ -59,6 +65,23 @@ class Growth:
             f"at most {self.at_most:g}",
             value <= self.at_most,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What ours may take, by the clock: for what users wait for."""
+
+    benchmark: str
+    case: str
+    at_most_s: float
+
+    def judge(self, rows: Rows) -> Finding | None:
+        row = rows.get((self.benchmark, self.case, OURS))
+        if row is None:
+            return None
+        value, is_met = row.median_s or 0.0, row.median_s is not None and row.median_s <= self.at_most_s
+        aim = f"at most {self.at_most_s * 1e3:g}"
+        return Finding(self.benchmark, self.case, "ours, median", value * 1e3, "ms", aim, is_met)
 
 
 TARGETS = (
@@ -74,12 +97,16 @@ GROWTHS = (
     Growth("read", "first read", 10_000, 100_000, at_most=1.5),
     Growth("read", "re-read", 10_000, 100_000, at_most=1.5),
 )
+LIMITS = (
+    Limit("placement", "10,000 nodes, sticky after a loss", 0.03),
+    Limit("placement", "100,000 nodes, sticky after a loss", 0.5),
+    Limit("state", "10,000 nodes, /runs", 0.1),
+    Limit("state", "10,000 nodes, /runs/ID/nodes", 0.1),
+)
 
 
 def judge(rows: Iterable[Row]) -> list[Finding]:
     """Every target that a run has the rows for."""
     by_name = {(row.benchmark, row.case, row.contender): row for row in rows}
-    rows_found = ((target, by_name.get((target.benchmark, target.case, target.contender))) for target in TARGETS)
-    ratios = (target.judge(row) for target, row in rows_found if row is not None)
-    growths = (growth.judge(by_name) for growth in GROWTHS)
-    return [found for found in (*ratios, *growths) if found is not None]
+    judged = (target.judge(by_name) for target in (*TARGETS, *GROWTHS, *LIMITS))
+    return [found for found in judged if found is not None]

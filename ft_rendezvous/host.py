@@ -5,6 +5,7 @@ Runs in the first agent, or alone (`ftr serve`). It depends on nothing the agent
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import platform
@@ -56,8 +57,10 @@ class Host:
         self.coordinator = Coordinator(
             settings, epoch, time.monotonic, self._journal, self._write_verdict, lambda: served.operations
         )
-        self._journal(_beginning(settings, epoch))
+        self._journal(began(settings, epoch))
         perform_move(served, self.coordinator.start())
+        # A full collection looks through all of torch's objects, for a tenth of a second, in the thread that seals.
+        gc.freeze()
         self._bell = StoreSocket("localhost", served.port)
         self._window = None if recorder is None else self._open_window(recorder)
         self._threads = [self._start(self._listen_for_bell, "ft-bell"), self._start(self._coordinate, "ft-coordinator")]
@@ -80,6 +83,7 @@ class Host:
         for thread in self._threads:
             thread.join()
         self._served.stop()
+        gc.unfreeze()
         if self.verdict is None:
             self._journal(HostLeft())
         if self._recorder is not None:
@@ -161,7 +165,7 @@ class Host:
                 log.warning("the bell is lost; the coordinator looks by the clock alone")
 
 
-def _beginning(settings: RunSettings, epoch: str) -> RunBegan:
+def began(settings: RunSettings, epoch: str) -> RunBegan:
     return RunBegan(
         run_id=settings.run_id,
         epoch=epoch,

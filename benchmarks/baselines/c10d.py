@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
 from benchmarks.baselines.raw import HOST
-from benchmarks.crowd import Formed, Seat, form_world
+from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat, form_world
 from ft_rendezvous.addresses import format_endpoint
 
 ASK_S = 0.01
@@ -67,8 +67,8 @@ def open_node(count: int, port: int, _index: int = 0) -> Node:
     return Node(create_handler(store, backend, params), backend)
 
 
-def form(count: int, port: int) -> Formed:
-    return form_world(count, lambda _index: open_node(count, port).join)
+def form(count: int, port: int, per_process: int = NODES_PER_PROCESS) -> Formed:
+    return form_world(count, lambda _index: open_node(count, port).join, per_process)
 
 
 def unshare_store() -> None:

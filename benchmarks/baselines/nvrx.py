@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.baselines import c10d
 from benchmarks.baselines.raw import HOST
-from benchmarks.crowd import Formed, Seat, form_world
+from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat, form_world
 from ft_rendezvous.addresses import format_endpoint
 
 PACKAGE = "nvidia-resiliency-ext"
@@ -54,8 +54,8 @@ def open_node(count: int, port: int, _index: int = 0) -> Node:
     return Node(handler, backend)
 
 
-def form(count: int, port: int) -> Formed:
-    return form_world(count, lambda _index: open_node(count, port).join)
+def form(count: int, port: int, per_process: int = NODES_PER_PROCESS) -> Formed:
+    return form_world(count, lambda _index: open_node(count, port).join, per_process)
 
 
 def _import(name: str) -> Any:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from torch.distributed import TCPStore
 
-from benchmarks.crowd import Formed, Join, Seat, form_world
+from benchmarks.crowd import NODES_PER_PROCESS, Formed, Join, Seat, form_world
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous import wire
 from ft_rendezvous.core.model import Arrival, Sealed, WorkerRanks
@@ -39,7 +39,7 @@ def serve() -> Iterator[int]:
     yield store.port
 
 
-def form(count: int, port: int) -> Formed:
+def form(count: int, port: int, per_process: int = NODES_PER_PROCESS) -> Formed:
     """Form a world of `count` nodes, a thread each."""
     raise_file_limit(FILES)
     arrivals, event = make_arrivals(count), make_event(count)
@@ -49,7 +49,7 @@ def form(count: int, port: int) -> Formed:
         move = take_part(count, arrivals[index], event)
         return lambda: perform_move(store, move)
 
-    return form_world(count, connect)
+    return form_world(count, connect, per_process)
 
 
 def make_event(count: int) -> bytes:

@@ -8,25 +8,34 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 from benchmarks import ours
 from benchmarks.baselines import raw
+from benchmarks.consumption import cpu_at
 from benchmarks.crowd import Formed, Seat
 from benchmarks.load.crowd import HOST, form_world
 from benchmarks.nodes import make_arrivals
 from ft_rendezvous import wire
-from ft_rendezvous.core.model import Arrival, Head
-from ft_rendezvous.participant import Changed, Participant
+from ft_rendezvous.addresses import format_endpoint
+from ft_rendezvous.core.joining import Drained
+from ft_rendezvous.core.model import Arrival, Head, Verdict
+from ft_rendezvous.participant import Changed, Participant, Place
 from ft_rendezvous.ports import Get, Move
 from ft_rendezvous.session import new_id
 from ft_rendezvous.settings import RunSettings
 from ft_rendezvous.tcp_store import connect
 
 
-def form_ours(count: int, port: int) -> Formed:
-    """Form a world of participants in the run that is hosted there."""
+def form_ours(count: int, port: int, host_pid: int | None = None) -> Formed:
+    """Form a world of participants in the run that is hosted there; given its process, count what that takes."""
     run, head = ours.run_settings(count), wire.decode_head(connect(HOST, port).perform(Get(wire.HEAD_KEY)))
-    return form_world(port, [take_part(make_participant(run, head, arrival)) for arrival in make_arrivals(count)])
+    moves = [take_part(make_participant(run, head, arrival)) for arrival in make_arrivals(count)]
+    if host_pid is None:
+        return form_world(port, moves)
+    at: list[float] = []
+    formed = form_world(port, moves, around=lambda: at.append(cpu_at(host_pid)))
+    return replace(formed, host_s=at[1] - at[0])
 
 
 def form_raw(count: int, port: int) -> Formed:
@@ -60,7 +69,7 @@ def take_part(participant: Participant) -> Move[Seat]:
         try:
             op = flow.send(answer)
         except StopIteration as stop:
-            return ours.seat_of(stop.value)
+            return _seat_of(stop.value)
         if not isinstance(op, Changed):
             answer = yield op
             continue
@@ -71,3 +80,10 @@ def take_part(participant: Participant) -> Move[Seat]:
         with suppress(StopIteration):  # The run is closed, and the flow ends with the verdict.
             question = watch.send((yield question))
         answer = None
+
+
+def _seat_of(place: Place | Verdict | Drained) -> Seat:
+    """What a node holds; a run that is over has no seats."""
+    if not isinstance(place, Place):
+        raise RuntimeError(f"the run is over for this node: {place}")
+    return Seat(place.rank, place.world_size, format_endpoint(place.master_addr, place.master_port))

@@ -11,7 +11,6 @@ import msgspec
 
 from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.doctor.facts import Attempt, Clients, Controller, Endpoint, Hello, NodeFacts
-from ft_rendezvous.remarks import Remark
 
 
 class Status(StrEnum):
@@ -61,8 +60,8 @@ class Examination:
     """As given with --rdzv-id."""
     run_differs: Sequence[str] = ()
     """What the live run's settings and the given ones disagree on."""
-    remarks: Sequence[Remark] = ()
-    """What in the settings has no effect."""
+    remarks: Sequence[tuple[str, str]] = ()
+    """What in the settings has no effect, and what to do about it."""
     rules: PlacementRules | None = None
     """None if the settings cannot work."""
     are_sizes_given: bool = False

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore
 
-from benchmarks import form, machine, ours, read, runs
+from benchmarks import arriving, form, machine, ours, read, runs
 from benchmarks.__main__ import main
 from benchmarks.baselines import c10d, nvrx, raw
-from benchmarks.baselines.slots import COUNT_KEY, decode_json, read_slots
+from benchmarks.baselines.slots import COUNT_KEY, READERS, Reader
 from benchmarks.children import prepare_environment, serving
 from benchmarks.crowd import Formed, Seat
 from benchmarks.measure import OURS, Case, Sample, WrongResult
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from benchmarks.registry import BENCHMARKS
 from benchmarks.report import warnings_of
+from ft_rendezvous import board
 from ft_rendezvous.wire import Keys
 
 COUNT = 50
@@ -37,23 +39,38 @@ def store() -> Iterator[TCPStore]:
         yield TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
 
 
-def test_both_layouts_hold_the_same_nodes(store: TCPStore) -> None:
+@pytest.mark.parametrize("batch", [None, 7, COUNT, 1_024])
+@pytest.mark.parametrize("name", READERS)
+def test_both_layouts_hold_the_same_nodes(store: TCPStore, name: str, batch: int | None) -> None:
     read.fill(store, COUNT)
     assert read.sample_ours(store, COUNT) > 0
-    assert read.sample_slots(store, COUNT, decode_json) > 0
-    assert [node.incarnation for node in read_slots(store, decode_json)] == [
-        arrival.incarnation for arrival in make_arrivals(COUNT)
-    ]
+    reader = replace(READERS[name], batch=batch)
+    assert read.sample_slots(store, COUNT, reader) > 0
+    assert [node.incarnation for node in reader.read(store)] == [node.incarnation for node in make_arrivals(COUNT)]
 
 
-def test_a_missing_node_is_noticed_in_either_layout(store: TCPStore) -> None:
+@pytest.mark.parametrize("reader", READERS.values(), ids=list(READERS))
+def test_a_missing_node_is_noticed_in_either_layout(store: TCPStore, reader: Reader) -> None:
     read.fill(store, COUNT)
     store.set(Keys(EPOCH).arrived(CYCLE_ID), str(COUNT + 1))
     store.set(COUNT_KEY, str(COUNT - 1))
     with pytest.raises(WrongResult):
         read.sample_ours(store, COUNT)
     with pytest.raises(WrongResult):
-        read.sample_slots(store, COUNT, decode_json)
+        read.sample_slots(store, COUNT, reader)
+
+
+def test_a_reader_that_takes_everything_for_consistent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Credulous(board.LogReader):
+        def take(self, values: Sequence[bytes]) -> board.Reading:
+            reading = super().take(values)
+            self.is_consistent = True
+            return reading
+
+    honest = arriving.read_while_arriving(2_000)
+    assert (honest.wrong, honest.partial > 10) == (0, True)
+    monkeypatch.setattr(board, "LogReader", Credulous)
+    assert arriving.read_while_arriving(2_000).wrong > 0
 
 
 @pytest.mark.parametrize(

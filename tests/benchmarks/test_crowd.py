@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import crowd
 from benchmarks.children import ChildFailed, call
 from benchmarks.crowd import Formed, Join, Seat, form_world
 from benchmarks.measure import DidNotFinish
@@ -20,7 +19,6 @@ LONG_S = 60.0
 
 def form_in(per_process: int, directory: Path, ill: int | None = None, pause_s: float = 0.0) -> Formed:
     """Form a world of nodes that leave their process's id behind; one may be ill."""
-    crowd.NODES_PER_PROCESS = per_process
 
     def connect(index: int) -> Join:
         (directory / str(index)).write_text(str(os.getpid()))
@@ -34,7 +32,7 @@ def form_in(per_process: int, directory: Path, ill: int | None = None, pause_s: 
 
         return join
 
-    return form_world(COUNT, connect)
+    return form_world(COUNT, connect, per_process)
 
 
 def pids_in(directory: Path) -> set[int]:
@@ -62,3 +60,25 @@ def test_who_does_not_finish_leaves_no_process_behind(tmp_path: Path) -> None:
     while any(map(is_running, pids_in(tmp_path))):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("per_process", [COUNT, 2])
+def test_the_limit_begins_with_the_release(per_process: int) -> None:
+    with pytest.raises(DidNotFinish) as late:
+        call(LONG_S, form_slowly, per_process, 0.5)
+    assert late.value.limit_s == 0.5
+
+
+def form_slowly(per_process: int, limit_s: float) -> Formed:
+    """Slow to connect, which is nobody's concern, and slower to join."""
+
+    def connect(index: int) -> Join:
+        time.sleep(2 * limit_s)
+
+        def join() -> Seat:
+            time.sleep(LONG_S * index)
+            return Seat(index, COUNT, "here")
+
+        return join
+
+    return form_world(COUNT, connect, per_process, limit_s)

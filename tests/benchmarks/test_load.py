@@ -45,7 +45,7 @@ def _environment() -> None:
     ids=["ours", "raw"],
 )
 def test_the_generator_forms_a_world(serve: Any, form_with: form.Form) -> None:
-    formed = form.form_one(COUNT, serve, form_with, form.LIMIT_S)
+    formed = form.form_one(COUNT, serve, form_with)
     assert formed.seconds > 0
     assert formed.busy_s > 0
 
@@ -60,7 +60,7 @@ def serve_miscounted() -> Iterator[int]:
 
 def test_a_world_that_is_none_is_refused() -> None:
     with pytest.raises(WrongResult, match="ranks are not exactly"):
-        form.form_one(COUNT, partial(serving, serve_miscounted), load.form_raw, form.LIMIT_S)
+        form.form_one(COUNT, partial(serving, serve_miscounted), load.form_raw)
 
 
 def test_a_run_that_is_closed_instead_is_told() -> None:

@@ -14,10 +14,10 @@ from benchmarks.measure import (
     Sample,
     Times,
     WrongResult,
+    in_a_row,
     ratio_to_ours,
     require,
     run_case,
-    sustained,
 )
 from benchmarks.report import rows_of
 
@@ -48,10 +48,9 @@ def test_warm_ups_do_not_count() -> None:
     assert times[OURS].seconds == [1.0, 1.0]
 
 
-def test_short_work_is_repeated_until_it_took_as_long_as_long_work() -> None:
-    assert sustained(sample_returning(0.05, 0.05, 0.07, 0.05, 9.0))() == pytest.approx(0.055)
-    assert sustained(sample_returning(3.0, 9.0))() == 3.0
-    assert sustained(sample_returning(*[0.001] * 50, 9.0))() == pytest.approx(0.001), "however short it is"
+def test_samples_in_a_row_are_one_and_the_first_does_not_count() -> None:
+    assert in_a_row(sample_returning(9.0, 1.0, 2.0, 3.0, 9.0), 3)() == 2.0
+    assert in_a_row(sample_returning(4.0, 9.0), 0)() == 4.0
 
 
 def test_ratio_is_the_median_over_rounds() -> None:

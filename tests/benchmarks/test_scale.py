@@ -14,7 +14,7 @@ from benchmarks.children import prepare_environment
 from benchmarks.costs import LABELS, MANY, THREADS, Costs, costs_in, findings_of, measure, time_coordinator
 from benchmarks.nodes import make_arrivals
 from benchmarks.report import Row
-from benchmarks.scale import LASTS, NODES, RAW, TARGET, Model, compare
+from benchmarks.scale import LASTS, NODES, RAW, TARGET, Model, check_hosts, compare
 from ft_rendezvous.ports import Check, MultiGet, MultiSet
 from ft_rendezvous.wire import channel_count
 
@@ -35,6 +35,7 @@ COSTS = Costs(
     arrival_few_s=30e-6,
     arrival_many_s=50e-6,
     look_s=3e-6,
+    record_s=20e-6,
     round_trip_s=50e-6,
     record_bytes=160,
     seal_bytes=3_500,
@@ -73,9 +74,12 @@ def test_a_node_performs_what_the_model_counts() -> None:
 def test_costs_are_measured_and_told() -> None:
     prepare_environment()
     costs = measure(is_quick=True)
-    assert all(getattr(costs, name) > 0 for name in LABELS if not name.endswith("_pair_s"))
+    assert all(getattr(costs, name) > 0 for name in LABELS if not name.endswith(("_pair_s", "append_s")))
     assert costs.add_s < 0.01
-    told = scale.tell(costs)
+    told = scale.tell(costs, {64: scale.measure_host(64)})
+    (host,) = check_hosts(told, costs)
+    assert host.nodes == 64
+    assert 0 < host.measured_s < 1
     assert [found.case for found in told if found.what == "predicted time to form"] == [f"{n:,} nodes" for n in NODES]
 
 
@@ -109,7 +113,7 @@ def test_large_requests_cost_more_than_their_keys_unless_they_are_made_in_batche
 
 
 def test_what_gives_way_first_comes_first() -> None:
-    limits = [found for found in scale.tell(COSTS) if found.case == LASTS]
+    limits = [found for found in scale.tell(COSTS, {}) if found.case == LASTS]
     assert [found.value for found in limits] == sorted(found.value for found in limits)
     by_name = {found.what: found for found in limits}
     assert by_name["the store, if everybody beats every 1 s"].value == pytest.approx(100_000, rel=0.02)
@@ -120,12 +124,21 @@ def row(case: str, contender: str, median_s: float | None) -> Row:
     return Row("form", case, contender, (), median_s, None if median_s else 60.0, None)
 
 
+def test_the_store_hosts_time_is_compared_with_what_the_model_says_of_it() -> None:
+    model = Model(COSTS)
+    (host,) = check_hosts(scale.tell(COSTS, {1_000: 2 * model.host(1_000)}), COSTS)
+    assert (host.nodes, host.error) == (1_000, pytest.approx(-0.5))
+    assert model.host(1_000) == pytest.approx(model.form(1_000) - 13 * COSTS.round_trip_s + 1_000 * COSTS.record_s)
+
+
 def test_measured_worlds_are_compared_as_they_were_measured() -> None:
     rows = [
         row("8 nodes", "ours", 0.02),
         row("1,024 nodes", RAW, 0.3),
         row("10,000 nodes, generated", "ours", 2.0),
         row("8 nodes", "c10d", 1.3),
+        row("64 nodes", "ours", 0.05),
+        row("64 nodes, 16 to a process", "ours", 0.04),
         row("256 nodes", "ours", None),
         row("a crowd", "ours", 1.0),
         Row("read", "1,000 nodes, first read", "ours", (), 0.01, None, 1.0),

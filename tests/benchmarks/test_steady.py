@@ -25,9 +25,10 @@ def test_a_small_world_at_rest_beats_and_does_nothing_else() -> None:
 
 
 def test_a_few_restarts_leave_the_host_as_small_as_it_was() -> None:
-    found = steady.find_growth(5, 25)
-    assert "4 nodes restart 25 times" in found[0].case
-    assert [finding.is_met for finding in found] == [None, True, None]
+    found = steady.find_growth(50, 150)
+    assert "4 nodes restart 150 times" in found[0].case
+    assert [finding.is_met for finding in found[:2]] == [None, None]
+    assert found[2].value < 50, "early on memory also grows for other reasons"
 
 
 def test_more_than_a_beat_per_interval_is_too_much() -> None:
@@ -37,14 +38,14 @@ def test_more_than_a_beat_per_interval_is_too_much() -> None:
     assert (others.value, round(host.value, 1), round(node.value, 1)) == (1.0, 5.0, 0.1)
     too_many = Idled(seconds=10.02, operations=12, node_cpu_s=0.01, host_cpu_s=0.5)
     assert not steady.judge_idle(1_024, 1.0, too_many, rate_of_others=1.0)[0].is_met
+    nothing = Idled(seconds=10.02, operations=0, node_cpu_s=0.01, host_cpu_s=0.5)
+    assert not steady.judge_idle(1_024, 1.0, nothing, rate_of_others=1.0)[0].is_met, "nothing was counted"
 
 
-def test_memory_may_grow_by_a_tenth() -> None:
-    _, late, growth = steady.judge_growth({1_000: 110_000_000, 100: 100_000_000}, took_s=30.0)
-    assert late.is_met
-    assert (late.value, late.target) == (110.0, "at most 110")
-    assert round(growth.value, 2) == 11.11
-    assert not steady.judge_growth({100: 100_000_000, 1_000: 111_000_000}, took_s=30.0)[1].is_met
+def test_memory_may_grow_by_what_is_remembered_of_a_cycle() -> None:
+    *_, growth = steady.judge_growth({1_000: 102_000_000, 500: 100_000_000}, took_s=30.0)
+    assert (growth.value, growth.target, growth.is_met) == (4.0, "at most 4", True)
+    assert not steady.judge_growth({500: 100_000_000, 1_000: 102_500_000}, took_s=30.0)[2].is_met
 
 
 def test_the_kernel_tells_what_a_process_has_used() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.measure import OURS
+from benchmarks.registry import BENCHMARKS
 from benchmarks.report import Row
-from benchmarks.targets import TARGETS, judge
+from benchmarks.targets import GROWTHS, LIMITS, TARGETS, judge
 
 
 def row(benchmark: str, case: str, contender: str, ratio: float | None) -> Row:
@@ -26,7 +27,27 @@ def test_we_should_take_no_longer_than_so_many_raw_ones(ratio: float, value: flo
 
 
 def test_what_a_run_did_not_measure_is_not_judged() -> None:
-    assert judge([row("form", "64 nodes", "nvrx", 80.0), row("form", "64 nodes", "c10d", None)]) == []
+    assert judge([row("form", "64 nodes", "nvrx", 80.0)]) == []
+
+
+@pytest.mark.parametrize("contender", ["c10d", "raw operations"])
+def test_a_target_is_missed_where_ours_did_not_finish(contender: str) -> None:
+    case = "64 nodes" if contender == "c10d" else "1,024 nodes"
+    (found,) = judge([row("form", case, contender, None)])
+    assert found.is_met is False
+
+
+@pytest.mark.parametrize(("seconds", "is_met"), [(0.03, True), (0.031, False), (None, False)])
+def test_what_users_wait_for_has_a_limit(seconds: float | None, is_met: bool) -> None:
+    (found,) = judge([Row("placement", "10,000 nodes, sticky after a loss", OURS, (), seconds, None, 1.0)])
+    assert (found.target, found.is_met) == ("at most 30", is_met)
+
+
+def test_every_target_is_of_a_case_that_is_run() -> None:
+    run = {(case.benchmark, case.name) for cases in BENCHMARKS.values() for case in cases(False)}
+    named = {(target.benchmark, target.case) for target in (*TARGETS, *LIMITS)}
+    named |= {(growth.benchmark, case) for growth in GROWTHS for case in growth.cases}
+    assert named <= run
 
 
 @pytest.mark.parametrize(("many_s", "is_met"), [(0.05, True), (0.15, True), (0.16, False), (1.0, False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 import time
@@ -305,3 +306,11 @@ def test_no_arrival_is_lost_where_an_opening_takes_many_packets() -> None:
             asked.append(other.ask())
             for node, future in zip((failing, other), asked, strict=True):
                 assert node.train(future).cycle_id == cycle_id + 1
+
+
+def test_a_host_keeps_full_collections_from_torchs_objects_while_it_hosts() -> None:
+    """In the thread that seals, one takes a tenth of a second."""
+    gc.unfreeze()
+    with live_run():
+        assert gc.get_freeze_count() > 100_000
+    assert gc.get_freeze_count() == 0

@@ -47,9 +47,7 @@ def judge_settings(seen: Examination) -> list[Finding]:
                 nodes=seen.names(node for _, nodes in groups[1:] for node in nodes),
             )
         )
-    found += [
-        Finding(check="settings", status=Status.WARN, fact=remark.fact, remedy=remark.remedy) for remark in seen.remarks
-    ]
+    found += [Finding(check="settings", status=Status.WARN, fact=fact, remedy=remedy) for fact, remedy in seen.remarks]
     if not found:
         found.append(Finding(check="settings", status=Status.PASS, fact="settings are valid"))
     return found
