@@ -3,7 +3,7 @@
 Costs are CPU time, so that whoever else is busy on the machine does not count: of the server's process, where it alone
 works; of the server and the caller, where one waits for the other. Nodes' operations are made by a herd of connections
 with one question on its way each: of those the server takes several in one turn of its loop, which costs it a fraction
-of what as many single questions would. The coordinator is the real one, on a dictionary instead of a store.
+of what as many single questions would. The coordinator is timed by `coordinating`.
 
 A large request costs more than its keys: the server begins anew to read it whenever more of it has come. So requests of
 many keys are made in two sizes, which gives a cost per key and one per pair of keys. Beyond those sizes it grows faster
@@ -12,13 +12,12 @@ still: a `multi_get` of 32,768 keys at once took the server 40 times as long as 
 
 from __future__ import annotations
 
-import gc
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,19 +26,13 @@ from torch.distributed import TCPStore
 from benchmarks import load, ours
 from benchmarks.baselines import raw
 from benchmarks.children import call, serving
-from benchmarks.consumption import cpu_at
+from benchmarks.consumption import cpu_at, cpu_of
+from benchmarks.coordinating import Coordinated, time_coordinator
 from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat
 from benchmarks.load.crowd import form_world as form_generated
-from benchmarks.measure import Finding, require
-from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
-from ft_rendezvous import wire
-from ft_rendezvous.coordinator import Coordinator
-from ft_rendezvous.core.lifecycle import Phase
-from ft_rendezvous.host import began
-from ft_rendezvous.journal import Entry
-from ft_rendezvous.ports import Add, Append, Check, Delete, Get, Move, MultiGet, MultiSet, Op, Set, perform_move
-from ft_rendezvous.settings import RunSettings
-from ft_rendezvous.state.recorder import Recorder
+from benchmarks.measure import Finding
+from benchmarks.nodes import CYCLE_ID, EPOCH
+from ft_rendezvous.ports import Add, Append, Check, Get, Move, MultiGet, Op, Set
 from ft_rendezvous.store_socket import StoreSocket
 from ft_rendezvous.wire import Keys
 
@@ -187,102 +180,6 @@ def _generate(is_quick: bool, serve: Callable[[int], Any], form: Callable[[int, 
     return _median(is_quick, sample)
 
 
-# --- the coordinator --------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Shelf:
-    """A store that is a dictionary, and remembers what it was asked for."""
-
-    values: dict[str, bytes] = field(default_factory=dict)
-    asked: list[Op] = field(default_factory=list)
-
-    def perform(self, op: Op) -> Any:
-        self.asked.append(op)
-        match op:
-            case Get(key):
-                return self.values[key]
-            case MultiGet(keys):
-                return [self.values[key] for key in keys]
-            case Check(keys):
-                return all(key in self.values for key in keys)
-            case Set(key, value):
-                self.values[key] = value
-            case MultiSet(keys, values):
-                self.values.update(zip(keys, values, strict=True))
-            case Delete(key):
-                self.values.pop(key, None)
-            case _:
-                raise AssertionError(f"a coordinator does not {type(op).__name__}")
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinated:
-    """What a coordinator needed for one world, per node, and how large its messages are."""
-
-    arrival_s: float
-    look_s: float
-    record_s: float
-    record_bytes: float
-    seal_bytes: float
-    head_bytes: float
-    asked: Sequence[Op]
-    """What it asked the store for, from the last arrival to the seal."""
-
-
-def time_coordinator(count: int) -> Coordinated:
-    """Let the coordinator form a world of `count` nodes that have all arrived, then look at their beats once."""
-    now = [0.0]
-    shelf, keys = Shelf(), Keys(EPOCH)
-    settings = RunSettings(run_id="benchmark", min_nodes=count, max_nodes=count)
-    told: list[Entry] = [began(settings, EPOCH)]
-    coordinator = Coordinator(settings, EPOCH, lambda: now[0], told.append)
-    perform_move(shelf, coordinator.start())
-    log_bytes = _arrive(shelf, keys, count)
-    shelf.asked.clear()
-    gc.collect()
-    formed_s = _cpu_of(lambda: perform_move(shelf, coordinator.tick()))
-    require(coordinator.phase is Phase.SEALED, "the coordinator did not seal")
-    asked = tuple(shelf.asked)
-    copies = [value for key, value in shelf.values.items() if key.startswith(keys.event(2, 0)[:-1])]
-    now[0] += settings.beat_s
-    looked_s = _cpu_of(lambda: perform_move(shelf, coordinator.tick()))
-    require(len(coordinator.roster.members) == count, "the coordinator lost nodes")
-    return Coordinated(
-        arrival_s=formed_s / count,
-        look_s=looked_s / count,
-        record_s=_record(told) / count,
-        record_bytes=log_bytes / count,
-        seal_bytes=statistics.mean(map(len, copies)),
-        head_bytes=len(shelf.values[wire.HEAD_KEY]),
-        asked=asked,
-    )
-
-
-def _record(told: Sequence[Entry]) -> float:
-    """CPU time to record what was told."""
-    started = time.process_time()
-    recorder = Recorder()
-    for entry in told:
-        recorder(entry)
-    recorder.close()
-    return time.process_time() - started
-
-
-def _arrive(shelf: Shelf, keys: Keys, count: int) -> int:
-    """Let all nodes arrive. Returns the bytes they wrote."""
-    shards = wire.shard_count(count)
-    logs: list[list[bytes]] = [[] for _ in range(shards)]
-    for arrival in make_arrivals(count):
-        logs[wire.spread(arrival.incarnation, shards)].append(wire.encode_record(arrival))
-        shelf.values[keys.beat(arrival.incarnation)] = b"1"
-    for shard, records in enumerate(logs):
-        shelf.values[keys.log(CYCLE_ID, shard)] = b"".join(records)
-    shelf.values[keys.arrived(CYCLE_ID)] = str(count).encode()
-    return sum(len(record) for records in logs for record in records)
-
-
 # --- the store --------------------------------------------------------------------------------------
 
 
@@ -311,7 +208,7 @@ class _Server:
         """CPU time of the server and the caller."""
         seconds: list[float] = []
         for _ in range(3):
-            caller_s = _cpu_of(lambda: seconds.append(self.served(1, work)))
+            caller_s = cpu_of(lambda: seconds.append(self.served(1, work)))
             seconds[-1] += caller_s
         return statistics.median(seconds)
 
@@ -390,12 +287,6 @@ def _measure_store(is_quick: bool, sizes: Coordinated) -> dict[str, float]:
             "log_byte_s": server.both(lambda: client.multi_get(logs)) / (keys * len(record)),
             "round_trip_s": statistics.median(_clocked(lambda: client.add("count", 1)) for _ in range(100)),
         }
-
-
-def _cpu_of(work: Callable[[], object]) -> float:
-    started = time.thread_time()
-    work()
-    return time.thread_time() - started
 
 
 def _clocked(work: Callable[[], object]) -> float:

@@ -11,7 +11,8 @@ import pytest
 from benchmarks import scale
 from benchmarks.baselines import raw
 from benchmarks.children import prepare_environment
-from benchmarks.costs import LABELS, MANY, THREADS, Costs, costs_in, findings_of, measure, time_coordinator
+from benchmarks.coordinating import time_coordinator
+from benchmarks.costs import LABELS, MANY, THREADS, Costs, costs_in, findings_of, measure
 from benchmarks.nodes import make_arrivals
 from benchmarks.report import Row
 from benchmarks.scale import LASTS, NODES, RAW, TARGET, Model, check_hosts, compare
