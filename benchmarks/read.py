@@ -9,7 +9,9 @@ to 10,000 nodes 3 or 5, after one that does not count; of 100,000 nodes it is on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import gc
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +52,8 @@ EFFORTS = {
     100_000: Effort(3, 0),
 }
 """One read of 100,000 slots takes the store half a minute."""
+GROWTH_ROUNDS, GROWTH_READS = 7, 3
+MOST_GROWTH = 1.5
 QUICK_EFFORTS = {1_000: Effort(5, 1), 10_000: Effort(1, 0)}
 
 
@@ -68,6 +72,38 @@ def cases(is_quick: bool) -> list[Case]:
 
 
 def findings(is_quick: bool) -> list[Finding]:
+    return [*_find_growth(*((1_000, 10_000) if is_quick else (10_000, 100_000))), *_find_inconsistent(is_quick)]
+
+
+def _find_growth(few: int, many: int) -> list[Finding]:
+    """Our time per node of many nodes, to that of few, read alike and by turns: 1 where time grows with the nodes."""
+    with _reading(few) as reads_of_few, _reading(many) as reads_of_many:
+        gc.freeze()
+        growths = {
+            name: [
+                in_a_row(reads_of_many[name], GROWTH_READS)() / in_a_row(sample, GROWTH_READS)()
+                for _ in range(GROWTH_ROUNDS)
+            ]
+            for name, sample in reads_of_few.items()
+        }
+    return [judge_growth(name, few, many, ratios) for name, ratios in growths.items()]
+
+
+def judge_growth(name: str, few: int, many: int, ratios: Sequence[float]) -> Finding:
+    value = statistics.median(ratios) * few / many
+    case, aim = f"{few:,} to {many:,} nodes, {name}", f"at most {MOST_GROWTH:g}"
+    return Finding(NAME, case, "ours: growth of the time per node", value, "×", aim, value <= MOST_GROWTH)
+
+
+@contextmanager
+def _reading(count: int) -> Iterator[Mapping[str, Sample]]:
+    with serving(raw.serve) as port:
+        store = TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
+        fill(store, count)
+        yield {"first read": partial(sample_ours, store, count), "re-read": _reread(store, count)}
+
+
+def _find_inconsistent(is_quick: bool) -> list[Finding]:
     """Reads while nodes arrive: whether any snapshot was inconsistent, and how often one had to be read again."""
     count = 1_000 if is_quick else 10_000
     case = f"{count:,} nodes arrive meanwhile"

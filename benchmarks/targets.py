@@ -37,37 +37,6 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """Our time per node in a large case, to that in a smaller one: 1 where time grows with the number of nodes."""
-
-    benchmark: str
-    what: str
-    few: int
-    many: int
-    at_most: float
-
-    @property
-    def cases(self) -> list[str]:
-        return [f"{nodes:,} nodes, {self.what}" for nodes in (self.few, self.many)]
-
-    def judge(self, rows: Rows) -> Finding | None:
-        """How our rows of both cases fare; None if one is missing."""
-        few, many = (rows.get((self.benchmark, case, OURS)) for case in self.cases)
-        if few is None or many is None or few.median_s is None or many.median_s is None:
-            return None
-        value = (many.median_s / self.many) / (few.median_s / self.few)
-        return Finding(
-            self.benchmark,
-            f"{self.few:,} to {self.many:,} nodes, {self.what}",
-            "ours: time per node, growth",
-            value,
-            "×",
-            f"at most {self.at_most:g}",
-            value <= self.at_most,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Limit:
     """What ours may take, by the clock: for what users wait for."""
 
@@ -93,10 +62,6 @@ TARGETS = (
     Target("form", "10,000 nodes, generated", "raw operations", at_most=3),
 )
 
-GROWTHS = (
-    Growth("read", "first read", 10_000, 100_000, at_most=1.5),
-    Growth("read", "re-read", 10_000, 100_000, at_most=1.5),
-)
 LIMITS = (
     Limit("placement", "10,000 nodes, sticky after a loss", 0.03),
     Limit("placement", "100,000 nodes, sticky after a loss", 0.5),
@@ -108,5 +73,5 @@ LIMITS = (
 def judge(rows: Iterable[Row]) -> list[Finding]:
     """Every target that a run has the rows for."""
     by_name = {(row.benchmark, row.case, row.contender): row for row in rows}
-    judged = (target.judge(by_name) for target in (*TARGETS, *GROWTHS, *LIMITS))
+    judged = (target.judge(by_name) for target in (*TARGETS, *LIMITS))
     return [found for found in judged if found is not None]

@@ -60,6 +60,13 @@ def test_a_missing_node_is_noticed_in_either_layout(store: TCPStore, reader: Rea
         read.sample_slots(store, COUNT, reader)
 
 
+@pytest.mark.parametrize(("ratios", "is_met"), [([9.0, 10.0, 90.0], True), ([14.0, 15.1, 16.0], False)])
+def test_time_should_grow_with_the_number_of_nodes_and_not_faster(ratios: list[float], is_met: bool) -> None:
+    found = read.judge_growth("first read", 10_000, 100_000, ratios)
+    assert found.value == pytest.approx(ratios[1] / 10)
+    assert (found.case, found.is_met) == ("10,000 to 100,000 nodes, first read", is_met)
+
+
 def test_a_reader_that_takes_everything_for_consistent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     class Credulous(board.LogReader):
         def take(self, values: Sequence[bytes]) -> board.Reading:

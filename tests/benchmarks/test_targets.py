@@ -7,7 +7,7 @@ import pytest
 from benchmarks.measure import OURS
 from benchmarks.registry import BENCHMARKS
 from benchmarks.report import Row
-from benchmarks.targets import GROWTHS, LIMITS, TARGETS, judge
+from benchmarks.targets import LIMITS, TARGETS, judge
 
 
 def row(benchmark: str, case: str, contender: str, ratio: float | None) -> Row:
@@ -46,18 +46,7 @@ def test_what_users_wait_for_has_a_limit(seconds: float | None, is_met: bool) ->
 def test_every_target_is_of_a_case_that_is_run() -> None:
     run = {(case.benchmark, case.name) for cases in BENCHMARKS.values() for case in cases(False)}
     named = {(target.benchmark, target.case) for target in (*TARGETS, *LIMITS)}
-    named |= {(growth.benchmark, case) for growth in GROWTHS for case in growth.cases}
     assert named <= run
-
-
-@pytest.mark.parametrize(("many_s", "is_met"), [(0.05, True), (0.15, True), (0.16, False), (1.0, False)])
-def test_time_should_grow_with_the_number_of_nodes_and_not_faster(many_s: float, is_met: bool) -> None:
-    few = Row("read", "10,000 nodes, first read", OURS, (0.01,), 0.01, None, 1.0)
-    many = Row("read", "100,000 nodes, first read", OURS, (many_s,), many_s, None, 1.0)
-    (found,) = judge([few, many])
-    assert (found.case, found.is_met) == ("10,000 to 100,000 nodes, first read", is_met)
-    assert found.value == pytest.approx(many_s / 0.1)
-    assert judge([few]) == []
 
 
 def test_every_target_has_one_side() -> None:
