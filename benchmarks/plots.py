@@ -24,6 +24,8 @@ COLORS = ("#0b6bcb", "#c4452d", "#6b7280", "#b07d12", "#3f8f4f", "#8652a8")
 """Ours first; the others in the order they come."""
 
 MOST_WAYS = 3
+MARKERS = "oDs^"
+"""By the way in which a line was measured."""
 
 
 class CannotDraw(Exception):
@@ -39,8 +41,8 @@ class Line:
 
     label: str
     contender: str
-    is_other_way: bool = False
-    """Measured in another way than this contender's plain line."""
+    way: str = ""
+    """In which other way than this contender's plain line it was measured."""
     points: list[tuple[int, float]] = field(default_factory=list)
     late: list[tuple[int, float]] = field(default_factory=list)
     """Where it did not finish, and within which time."""
@@ -107,9 +109,9 @@ def lines_of(cases: _Cases) -> list[Line]:
         ways.setdefault(row.contender, set()).add(case.rest)
     lines: dict[str, Line] = {}
     for case, row in sorted(cases, key=lambda item: item[0].nodes):
-        is_other_way = bool(case.rest) and 1 < len(ways[row.contender]) <= MOST_WAYS
-        label = f"{row.contender}, {case.rest}" if is_other_way else row.contender
-        line = lines.setdefault(label, Line(label, row.contender, is_other_way))
+        way = case.rest if 1 < len(ways[row.contender]) <= MOST_WAYS else ""
+        label = f"{row.contender}, {way}" if way else row.contender
+        line = lines.setdefault(label, Line(label, row.contender, way))
         if row.median_s is not None:
             line.points.append((case.nodes, row.median_s))
         elif row.limit_s is not None:
@@ -123,14 +125,15 @@ def _colors(contenders: Iterable[str]) -> dict[str, str]:
 
 
 def _draw_lines(figure_class: Any, panels: dict[str, _Cases], model: Model | None) -> Any:
-    figure = figure_class(figsize=(7.0 if len(panels) == 1 else 4.6 * len(panels), 4.4), layout="constrained")
+    figure = figure_class(figsize=(9.0 if len(panels) == 1 else 4.6 * len(panels), 4.4), layout="constrained")
     colors = _colors(row.contender for cases in panels.values() for _, row in cases)
     for axes, (title, cases) in zip(
         figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels.items(), strict=True
     ):
         lines = lines_of(cases)
+        markers = dict(zip(["", *dict.fromkeys(line.way for line in lines if line.way)], MARKERS, strict=False))
         for line in lines:
-            _draw_line(axes, line, colors[line.contender])
+            _draw_line(axes, line, colors[line.contender], markers[line.way])
         _name_late(axes, lines)
         if model is not None:
             predicted = [model.form(nodes) for nodes in NODES]
@@ -138,7 +141,8 @@ def _draw_lines(figure_class: Any, panels: dict[str, _Cases], model: Model | Non
         axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="time (s)", title=title)
         axes.grid(which="major", color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=8, frameon=False)
+        beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if len(panels) == 1 else {}
+        axes.legend(fontsize=8, frameon=False, **beside)
         axes.margins(y=0.12)
         nodes = sorted({case.nodes for case, _ in cases} | ({NODES[-1]} if model is not None else set()))
         axes.set_xticks(nodes, [f"{count:,}" for count in nodes], fontsize=8)
@@ -147,12 +151,12 @@ def _draw_lines(figure_class: Any, panels: dict[str, _Cases], model: Model | Non
     return figure
 
 
-def _draw_line(axes: Any, line: Line, color: str) -> None:
-    width = 2.2 if line.contender == OURS else 1.4
-    style = {"linestyle": "--", "marker": "s"} if line.is_other_way else {"linestyle": "-", "marker": "o"}
+def _draw_line(axes: Any, line: Line, color: str, marker: str) -> None:
+    width, style = 2.2 if line.contender == OURS else 1.4, "--" if line.way else "-"
     if line.points:
         nodes_by_time = zip(*line.points, strict=True)
-        axes.plot(*nodes_by_time, color=color, markersize=4, linewidth=width, label=line.label, **style)
+        look = {"linestyle": style if len(line.points) > 1 else "none", "marker": marker, "markersize": 5}
+        axes.plot(*nodes_by_time, color=color, linewidth=width, label=line.label, **look)
     for nodes, limit_s in line.late:
         axes.plot([nodes], [limit_s], color=color, marker="^", markersize=8, linestyle="none")
 
@@ -171,26 +175,30 @@ def _name_late(axes: Any, lines: Iterable[Line]) -> None:
 
 
 def _draw_bars(figure_class: Any, rows: Sequence[Row]) -> Any:
+    """Bars from top to bottom, those of a case close together."""
     cases = list(dict.fromkeys(row.case for row in rows))
     colors = _colors(row.contender for row in rows)
-    names = [name for name in colors if any(row.contender == name for row in rows)]
-    height = 0.8 / len(names)
-    figure = figure_class(figsize=(7.5, 1.2 + 0.3 * len(cases) * (len(names) + 0.5)), layout="constrained")
+    figure = figure_class(figsize=(7.5, 1.2 + 0.28 * (len(rows) + len(cases))), layout="constrained")
     axes = figure.subplots()
-    for index, name in enumerate(names):
-        for row in (row for row in rows if row.contender == name):
+    at, ticks = 0, list[float]()
+    for case in cases:
+        of_case = [row for row in rows if row.case == case]
+        ticks.append(at + (len(of_case) - 1) / 2)
+        for row in of_case:
             seconds = row.median_s if row.median_s is not None else row.limit_s or 0.0
-            at = cases.index(row.case) + index * height
-            axes.barh(at, seconds, height * 0.9, color=colors[name], alpha=1.0 if row.median_s is not None else 0.35)
+            axes.barh(at, seconds, 0.85, color=colors[row.contender], alpha=1.0 if row.median_s is not None else 0.35)
             text = f"{seconds:.2f} s" if row.median_s is not None else f"not in {seconds:g} s"
             axes.annotate(text, (seconds, at), (4, 0), textcoords="offset points", va="center", fontsize=8)
+            at += 1
+        at += 1
+    for name in (name for name in colors if any(row.contender == name for row in rows)):
         axes.barh(0, 0, color=colors[name], label=name)
-    axes.set_yticks([index + 0.4 - height / 2 for index in range(len(cases))], cases, fontsize=8)
+    axes.set_yticks(ticks, cases, fontsize=8)
     axes.invert_yaxis()
-    axes.margins(x=0.15)
+    axes.margins(x=0.15, y=0.02)
     axes.set(xlabel="time (s)")
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
     return figure

@@ -10,7 +10,7 @@ the other. So the time to form is a sum, with the costs of this machine, from th
     latency    the round trips of the last node, and of the coordinator         the network
 
 Left out: beats while the world forms (their share of the store's time is told instead), the coordinator's looks
-meanwhile (it keeps them to about a tenth of its time), phases that overlap, a network slower than loopback, lost
+meanwhile (the measured time of the store host has them), phases that overlap, a network slower than loopback, lost
 packets, memory. A *node* costs nothing here: each has a machine of its own.
 
 Two things are checked. The CPU time that the store host took, in worlds of generated nodes, beside what the model says
