@@ -52,7 +52,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="python -m benchmarks",
         description="Compare ft_rendezvous with the field; `report` renders what was found.",
     )
-    parser.add_argument("--quick", action="store_true", help="a smoke run of under a minute: small cases, few rounds")
+    parser.add_argument("--quick", action="store_true", help="a smoke run of about a minute: small cases, few rounds")
     parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="this benchmark; may be repeated")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     parser.add_argument("--json", type=Path, default=RESULTS / f"{stamp}.json", help="where to write the results")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat, form_world
-from ft_rendezvous.addresses import format_endpoint
+from benchmarks.agent_node import AgentNode
+from benchmarks.crowd import NODES_PER_PROCESS, Formed, form_world
 from ft_rendezvous.core.model import NodeInfo
 from ft_rendezvous.handler import FtRendezvousHandler
 from ft_rendezvous.host import Host
@@ -22,8 +21,6 @@ from ft_rendezvous.tcp_store import ServedStore
 
 HOST = "127.0.0.1"
 ROLE, LOCAL_WORLD_SIZE = "default", 8
-ASK_S = 0.01
-"""How often a node asks whether its workers must stop; torch's agent: a tenth as often."""
 FILES_PER_NODE = CONNECTIONS_PER_NODE + 1
 """A node also holds a socket for its workers."""
 FILES_BESIDE = 256
@@ -74,27 +71,13 @@ def node_info(index: int) -> NodeInfo:
     return NodeInfo(addr=HOST, pid=os.getpid(), infra_rank=index, role=ROLE, local_world_size=LOCAL_WORLD_SIZE)
 
 
-class Node:
-    """A handler, used as torch's agent uses it."""
-
+class Node(AgentNode):
     def __init__(self, handler: FtRendezvousHandler) -> None:
-        self.handler = handler
+        super().__init__(handler)
         # What the agent would tell it by `attach`, which also starts what only workers need.
         handler._role, handler._local_world_size = ROLE, LOCAL_WORLD_SIZE
         # The others connect when they are made.
         self.link = handler._linked_session().link
-
-    def join(self) -> Seat:
-        """Take part until this node has a place in the next world; who has one reports that its workers failed."""
-        info = self.handler.next_rendezvous()
-        master = info.bootstrap_store_info
-        assert master is not None
-        return Seat(info.rank, info.world_size, format_endpoint(master.master_addr, master.master_port))
-
-    def wait_over(self) -> None:
-        """Wait until the workers of this node's world must stop."""
-        while self.handler.num_nodes_waiting() == 0:
-            time.sleep(ASK_S)
 
     @property
     def cycle_id(self) -> int:

@@ -97,9 +97,7 @@ def judge_growth(name: str, few: int, many: int, ratios: Sequence[float]) -> Fin
 
 @contextmanager
 def _reading(count: int) -> Iterator[Mapping[str, Sample]]:
-    with serving(raw.serve) as port:
-        store = TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
-        fill(store, count)
+    with _filled(count) as (store, _):
         yield {"first read": partial(sample_ours, store, count), "re-read": _reread(store, count)}
 
 
@@ -121,9 +119,7 @@ def _find_inconsistent(is_quick: bool) -> list[Finding]:
 
 @contextmanager
 def _prepare(count: int, reads: int, is_again: bool) -> Iterator[Mapping[str, Sample]]:
-    with serving(raw.serve) as port:
-        store = TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
-        size_bytes = fill(store, count)
+    with _filled(count) as (store, size_bytes):
         ours: Sample = _reread(store, count) if is_again else partial(sample_ours, store, count)
         samples: dict[str, Sample] = {
             OURS: ours,
@@ -131,6 +127,14 @@ def _prepare(count: int, reads: int, is_again: bool) -> Iterator[Mapping[str, Sa
             **{name: partial(sample_slots, store, count, reader) for name, reader in READERS.items()},
         }
         yield {name: in_a_row(sample, reads) for name, sample in samples.items()}
+
+
+@contextmanager
+def _filled(count: int) -> Iterator[tuple[TCPStore, int]]:
+    """A store in which so many nodes have arrived, and the bytes of their records."""
+    with serving(raw.serve) as port:
+        store = TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
+        yield store, fill(store, count)
 
 
 def fill(store: Store, count: int) -> int:

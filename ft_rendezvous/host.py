@@ -60,7 +60,9 @@ class Host:
         self._journal(began(settings, epoch))
         perform_move(served, self.coordinator.start())
         # A full collection looks through all of torch's objects, for a tenth of a second, in the thread that seals.
-        gc.freeze()
+        self._has_frozen = gc.get_freeze_count() == 0  # What somebody else has frozen is not ours to unfreeze.
+        if self._has_frozen:
+            gc.freeze()
         self._bell = StoreSocket("localhost", served.port)
         self._window = None if recorder is None else self._open_window(recorder)
         self._threads = [self._start(self._listen_for_bell, "ft-bell"), self._start(self._coordinate, "ft-coordinator")]
@@ -83,7 +85,8 @@ class Host:
         for thread in self._threads:
             thread.join()
         self._served.stop()
-        gc.unfreeze()
+        if self._has_frozen:
+            gc.unfreeze()
         if self.verdict is None:
             self._journal(HostLeft())
         if self._recorder is not None:

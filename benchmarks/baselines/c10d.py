@@ -1,45 +1,30 @@
 """Torch's own dynamic rendezvous on its c10d backend, as torchrun runs it by default.
 
-Its nodes start after a random delay of up to 0.3 s, share one pickled state through compare-and-set, and look
-at it once a second. With MIN = MAX it seals as soon as all have come, so no setting slows it down here.
+Its nodes start after a random delay of up to 0.3 s, share one pickled state through compare-and-set, and look at it
+once a second, also when they are asked whether somebody waits. With MIN = MAX it seals as soon as all have come, so no
+setting slows it down here.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import time
 from typing import Any
 
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
+from benchmarks.agent_node import AgentNode
 from benchmarks.baselines.raw import HOST
-from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat, form_world
+from benchmarks.crowd import NODES_PER_PROCESS, Formed, form_world
 from ft_rendezvous.addresses import format_endpoint
 
-ASK_S = 0.01
-"""How often a node asks whether somebody waits; torch's agent: a tenth as often. An answer is kept for a second."""
 
-
-class Node:
-    """A handler, used as torch's agent uses it."""
-
+class Node(AgentNode):
     def __init__(self, handler: Any, backend: Any) -> None:
-        self.handler = handler
+        super().__init__(handler)
         self._backend = backend
-
-    def join(self) -> Seat:
-        """Take part until this node has a place in the next world."""
-        info = self.handler.next_rendezvous()
-        master = info.bootstrap_store_info
-        return Seat(info.rank, info.world_size, format_endpoint(master.master_addr, master.master_port))
-
-    def wait_over(self) -> None:
-        """Wait until the world must end: somebody waits for the next."""
-        while self.handler.num_nodes_waiting() == 0:
-            time.sleep(ASK_S)
 
     @property
     def is_parked(self) -> bool:

@@ -314,3 +314,8 @@ def test_a_host_keeps_full_collections_from_torchs_objects_while_it_hosts() -> N
     with live_run():
         assert gc.get_freeze_count() > 100_000
     assert gc.get_freeze_count() == 0
+    gc.freeze()
+    with live_run():
+        pass
+    assert gc.get_freeze_count() > 100_000, "somebody else's"
+    gc.unfreeze()

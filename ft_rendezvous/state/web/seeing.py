@@ -48,9 +48,14 @@ def stamp_run(hub: Hub, now_ns: int) -> Hashable:
 
 def stamp_cycles(hub: Hub, now_ns: int) -> Hashable:
     """An open cycle tells for how long it has waited for whom; all end with their coordinator."""
-    is_open = hub.read(lambda state: state.cycle is not None and state.cycle.status is CycleStatus.PENDING)
-    is_gone = hub.read(lambda state: is_vanished(state, hub.is_ended, now_ns))
-    return hub.version, is_gone, now_ns // NS if is_open and not is_gone else None
+
+    def stamp(state: RunState) -> Hashable:
+        if is_vanished(state, hub.is_ended, now_ns):
+            return "vanished"
+        is_open = state.cycle is not None and state.cycle.status is CycleStatus.PENDING
+        return now_ns // NS if is_open else None
+
+    return hub.version, hub.read(stamp)
 
 
 def see_health(hub: Hub, now_ns: int, followers: int) -> Health:

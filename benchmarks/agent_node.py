@@ -1,0 +1,30 @@
+"""A node as torch's agent drives it, whichever handler it has."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from benchmarks.crowd import Seat
+from ft_rendezvous.addresses import format_endpoint
+
+ASK_S = 0.01
+"""How often a node asks whether its workers must stop; torch's agent: a tenth as often."""
+
+
+class AgentNode:
+    """A handler, used as torch's agent uses it."""
+
+    def __init__(self, handler: Any) -> None:
+        self.handler = handler
+
+    def join(self) -> Seat:
+        """Take part until this node has a place in the next world; who has one says so that its workers failed."""
+        info = self.handler.next_rendezvous()
+        master = info.bootstrap_store_info
+        return Seat(info.rank, info.world_size, format_endpoint(master.master_addr, master.master_port))
+
+    def wait_over(self) -> None:
+        """Wait until the world must end: its workers must stop, or somebody waits for the next."""
+        while self.handler.num_nodes_waiting() == 0:
+            time.sleep(ASK_S)
