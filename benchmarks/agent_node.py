@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from benchmarks.crowd import Seat
-from ft_rendezvous.addresses import format_endpoint
+from ft_rendezvous.config.addresses import format_endpoint
 
 ASK_S = 0.01
 """How often a node asks whether its workers must stop; torch's agent: a tenth as often."""

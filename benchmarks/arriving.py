@@ -19,12 +19,12 @@ from torch.distributed import TCPStore
 from benchmarks.baselines import raw
 from benchmarks.children import call, serving
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
-from ft_rendezvous import board, wire
-from ft_rendezvous.coordinator import RETRY_S
 from ft_rendezvous.core.model import Arrival, FirstCycle, Opened
-from ft_rendezvous.ports import perform_move
-from ft_rendezvous.tcp_store import TcpStore
-from ft_rendezvous.wire import Keys
+from ft_rendezvous.protocol import codec, operations
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.coordinator import RETRY_S
+from ft_rendezvous.protocol.ops import perform_move
+from ft_rendezvous.store.client import TcpStore
 
 LIMIT_S = 120.0
 BEAT_S, LEASE_S = 1.0, 5.0
@@ -59,10 +59,10 @@ def most_retries_in_a_lease() -> int:
 
 def read_while_arriving(count: int) -> Seen:
     """Read until all have arrived."""
-    shards = wire.shard_count(count)
+    shards = codec.shard_count(count)
     with serving(raw.serve) as port, ThreadPoolExecutor(WRITERS) as pool:
         store = TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
-        names = board.LogReader(CYCLE_ID, shards).key_names(Keys(EPOCH))
+        names = operations.LogReader(CYCLE_ID, shards).key_names(Keys(EPOCH))
         store.multi_set(names, [b"0", b"0", *[b""] * shards])  # type: ignore[attr-defined]
         writing = [pool.submit(call, LIMIT_S, arrive, port, count, writer) for writer in range(WRITERS)]
         seen = _read_until(TcpStore(store, "benchmark"), count, shards, writing)
@@ -72,10 +72,10 @@ def read_while_arriving(count: int) -> Seen:
 
 
 def _read_until(store: TcpStore, count: int, shards: int, writing: Sequence[Future[None]]) -> Seen:
-    reader, numbers, seen = board.LogReader(CYCLE_ID, shards), set[int](), Seen()
+    reader, numbers, seen = operations.LogReader(CYCLE_ID, shards), set[int](), Seen()
     retries, pause_s = 0, RETRY_S
     while len(numbers) < count and not any(each.done() and each.exception() for each in writing):
-        reading = perform_move(store, board.read_logs(Keys(EPOCH), [reader]))
+        reading = perform_move(store, operations.read_logs(Keys(EPOCH), [reader]))
         found = [record.seq for record in reading.records if isinstance(record, Arrival)]
         seen.wrong += not numbers.isdisjoint(found) or len(set(found)) < len(found) or bool(reading.bad)
         numbers.update(found)
@@ -99,12 +99,12 @@ def arrive(port: int, count: int, writer: int) -> None:
     store = TcpStore(TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False), "benchmark")
     keys, luck = Keys(EPOCH), random.Random(writer)
     opened = Opened(
-        no=1, cycle_id=CYCLE_ID, shards=wire.shard_count(count), ring_at=count + 1, channels=1, why=FirstCycle()
+        no=1, cycle_id=CYCLE_ID, shards=codec.shard_count(count), ring_at=count + 1, channels=1, why=FirstCycle()
     )
     mine = make_arrivals(count)[writer::WRITERS]
     size = -(-len(mine) // BURSTS)
     for number, arrival in enumerate(mine):
         if number % size == 0:
             time.sleep(luck.uniform(0, PAUSE_S))
-        seq = perform_move(store, board.count_arrival(keys, CYCLE_ID))
-        perform_move(store, board.write_arrival(keys, opened, msgspec.structs.replace(arrival, seq=seq)))
+        seq = perform_move(store, operations.count_arrival(keys, CYCLE_ID))
+        perform_move(store, operations.write_arrival(keys, opened, msgspec.structs.replace(arrival, seq=seq)))

@@ -17,8 +17,8 @@ import msgspec
 from benchmarks.baselines.slots import decode_json, encode_slot
 from benchmarks.measure import OURS, Case, Sample, require, timed
 from benchmarks.nodes import CYCLE_ID, make_arrivals
-from ft_rendezvous import wire
 from ft_rendezvous.core.model import AnyRecord
+from ft_rendezvous.protocol import codec
 
 NAME = "codec"
 COUNT = 10_000
@@ -39,7 +39,7 @@ def _prepare_encode() -> Iterator[Mapping[str, Sample]]:
     arrivals = make_arrivals(COUNT)
     plain = [json.loads(encode_slot(arrival)) for arrival in arrivals]
     yield {
-        OURS: partial(_sample_encode, lambda: [wire.encode_record(arrival) for arrival in arrivals]),
+        OURS: partial(_sample_encode, lambda: [codec.encode_record(arrival) for arrival in arrivals]),
         "JSON": partial(_sample_encode, lambda: [json.dumps(arrival).encode() for arrival in plain]),
         "bare msgspec": partial(_sample_encode, lambda: [_encoder.encode(arrival) for arrival in arrivals]),
     }
@@ -47,11 +47,11 @@ def _prepare_encode() -> Iterator[Mapping[str, Sample]]:
 
 @contextmanager
 def _prepare_decode() -> Iterator[Mapping[str, Sample]]:
-    records = [wire.encode_record(arrival) for arrival in make_arrivals(COUNT)]
+    records = [codec.encode_record(arrival) for arrival in make_arrivals(COUNT)]
     log = b"".join(records)
     objects = [encode_slot(arrival) for arrival in make_arrivals(COUNT)]
     yield {
-        OURS: partial(_sample_decode, lambda: wire.decode_records(log, CYCLE_ID, COUNT)[0]),
+        OURS: partial(_sample_decode, lambda: codec.decode_records(log, CYCLE_ID, COUNT)[0]),
         "JSON": partial(_sample_decode, lambda: decode_json(objects)),
         "bare msgspec": partial(_sample_decode, lambda: _lines.decode_lines(log)),
     }

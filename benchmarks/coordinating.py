@@ -12,15 +12,15 @@ from typing import Any
 from benchmarks.consumption import cpu_of
 from benchmarks.measure import require
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
-from ft_rendezvous import wire
-from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.lifecycle import Phase
-from ft_rendezvous.host import began
-from ft_rendezvous.journal import Entry
-from ft_rendezvous.ports import Check, Delete, Get, MultiGet, MultiSet, Op, Set, perform_move
-from ft_rendezvous.settings import RunSettings
-from ft_rendezvous.state.recorder import Recorder
-from ft_rendezvous.wire import Keys
+from ft_rendezvous.host.host import began
+from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.coordinator import Coordinator
+from ft_rendezvous.protocol.journal import Entry
+from ft_rendezvous.protocol.ops import Check, Delete, Get, MultiGet, MultiSet, Op, Set, perform_move
+from ft_rendezvous.state.record.recorder import Recorder
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ def time_coordinator(count: int) -> Coordinated:
         record_s=_record(told) / count,
         record_bytes=log_bytes / count,
         seal_bytes=statistics.mean(map(len, copies)),
-        head_bytes=len(shelf.values[wire.HEAD_KEY]),
+        head_bytes=len(shelf.values[codec.HEAD_KEY]),
         asked=asked,
     )
 
@@ -105,10 +105,10 @@ def _record(told: Sequence[Entry]) -> float:
 
 def _arrive(shelf: Shelf, keys: Keys, count: int) -> int:
     """Let all nodes arrive. Returns the bytes they wrote."""
-    shards = wire.shard_count(count)
+    shards = codec.shard_count(count)
     logs: list[list[bytes]] = [[] for _ in range(shards)]
     for arrival in make_arrivals(count):
-        logs[wire.spread(arrival.incarnation, shards)].append(wire.encode_record(arrival))
+        logs[codec.spread(arrival.incarnation, shards)].append(codec.encode_record(arrival))
         shelf.values[keys.beat(arrival.incarnation)] = b"1"
     for shard, records in enumerate(logs):
         shelf.values[keys.log(CYCLE_ID, shard)] = b"".join(records)

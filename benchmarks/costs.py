@@ -32,9 +32,9 @@ from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat
 from benchmarks.load.crowd import form_world as form_generated
 from benchmarks.measure import Finding
 from benchmarks.nodes import CYCLE_ID, EPOCH
-from ft_rendezvous.ports import Add, Append, Check, Get, Move, MultiGet, Op, Set
-from ft_rendezvous.store_socket import StoreSocket
-from ft_rendezvous.wire import Keys
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.ops import Add, Append, Check, Get, Move, MultiGet, Op, Set
+from ft_rendezvous.store.raw_client import StoreSocket
 
 BENCHMARK, CASE = "scale", "costs"
 """As what the costs stand in results."""

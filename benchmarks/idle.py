@@ -22,15 +22,16 @@ from benchmarks import ours
 from benchmarks.consumption import cpu_s
 from benchmarks.crowd import in_thread
 from benchmarks.measure import require
-from ft_rendezvous import board, session
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Head
-from ft_rendezvous.net import raise_file_limit
-from ft_rendezvous.participant import Changed, Participant, Place
-from ft_rendezvous.ports import Op, Store, perform_move
-from ft_rendezvous.session import new_id
-from ft_rendezvous.settings import RunSettings
-from ft_rendezvous.store_socket import StoreSocket
-from ft_rendezvous.tcp_store import connect
+from ft_rendezvous.node import session
+from ft_rendezvous.node.session import new_id
+from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol.ops import Op, Store, perform_move
+from ft_rendezvous.protocol.participant import Changed, Participant, Place
+from ft_rendezvous.store.client import connect
+from ft_rendezvous.store.net import raise_file_limit
+from ft_rendezvous.store.raw_client import StoreSocket
 
 SETTLE_BEATS = 2
 AGENT_S = 0.1
@@ -88,7 +89,7 @@ class IdleNode:
         self._reply: Any = None
 
     def read_head(self) -> Head:
-        return perform_move(self._store, board.read_head())
+        return perform_move(self._store, operations.read_head())
 
     def go_on(self) -> Place | None:
         """Take part until there is nothing to do but wait; the place, once there is one."""

@@ -22,8 +22,8 @@ from benchmarks.children import call, serving
 from benchmarks.crowd import Formed, in_thread
 from benchmarks.measure import require
 from benchmarks.restarting import first, follow, form_beside_spare
-from ft_rendezvous.core.liveness import LeaseTable
-from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.config.settings import RunSettings
+from ft_rendezvous.core.leases import LeaseTable
 
 LIMIT_S = 120.0
 VICTIM = 1

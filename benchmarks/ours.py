@@ -9,15 +9,15 @@ from contextlib import contextmanager
 
 from benchmarks.agent_node import AgentNode
 from benchmarks.crowd import NODES_PER_PROCESS, Formed, form_world
+from ft_rendezvous.agent.handler import FtRendezvousHandler
+from ft_rendezvous.config.settings import NodeSettings, RunSettings, Settings
 from ft_rendezvous.core.model import NodeInfo
-from ft_rendezvous.handler import FtRendezvousHandler
-from ft_rendezvous.host import Host
-from ft_rendezvous.journal import log_entry
-from ft_rendezvous.net import CONNECTIONS_PER_NODE, listen, raise_file_limit
-from ft_rendezvous.session import new_id
-from ft_rendezvous.settings import NodeSettings, RunSettings, Settings
-from ft_rendezvous.state.recorder import Recorder
-from ft_rendezvous.tcp_store import ServedStore
+from ft_rendezvous.host.host import Host
+from ft_rendezvous.node.session import new_id
+from ft_rendezvous.protocol.journal import log_entry
+from ft_rendezvous.state.record.recorder import Recorder
+from ft_rendezvous.store.client import ServedStore
+from ft_rendezvous.store.net import CONNECTIONS_PER_NODE, listen, raise_file_limit
 
 HOST = "127.0.0.1"
 ROLE, LOCAL_WORLD_SIZE = "default", 8

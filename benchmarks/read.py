@@ -24,11 +24,11 @@ from benchmarks.baselines.slots import COUNT_KEY, READERS, Reader, write_slots
 from benchmarks.children import serving
 from benchmarks.measure import OURS, Case, Finding, Sample, in_a_row, require, timed
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
-from ft_rendezvous import board, wire
 from ft_rendezvous.core.model import Arrival
-from ft_rendezvous.ports import perform_move
-from ft_rendezvous.tcp_store import TcpStore
-from ft_rendezvous.wire import Keys
+from ft_rendezvous.protocol import codec, operations
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.ops import perform_move
+from ft_rendezvous.store.client import TcpStore
 
 NAME = "read"
 PART_BYTES = 4 << 20
@@ -139,11 +139,11 @@ def _filled(count: int) -> Iterator[tuple[TCPStore, int]]:
 
 def fill(store: Store, count: int) -> int:
     """Let `count` nodes arrive in every layout. Returns the bytes of their records."""
-    keys, shards = Keys(EPOCH), wire.shard_count(count)
+    keys, shards = Keys(EPOCH), codec.shard_count(count)
     arrivals = make_arrivals(count)
     logs = [b""] * shards
     for arrival in arrivals:
-        logs[wire.spread(arrival.incarnation, shards)] += wire.encode_record(arrival)
+        logs[codec.spread(arrival.incarnation, shards)] += codec.encode_record(arrival)
     for shard, log in enumerate(logs):
         store.set(keys.log(CYCLE_ID, shard), log)  # type: ignore[arg-type]
     blob = b"".join(logs)
@@ -176,16 +176,16 @@ def _reread(store: TCPStore, count: int) -> Sample:
     return sample
 
 
-def _read_first(store: TCPStore, count: int) -> tuple[board.LogReader, board.Reading]:
-    reader = board.LogReader(CYCLE_ID, wire.shard_count(count))
+def _read_first(store: TCPStore, count: int) -> tuple[operations.LogReader, operations.Reading]:
+    reader = operations.LogReader(CYCLE_ID, codec.shard_count(count))
     return reader, _read(store, reader)
 
 
-def _read(store: TCPStore, reader: board.LogReader) -> board.Reading:
-    return perform_move(TcpStore(store, "benchmark"), board.read_logs(Keys(EPOCH), [reader]))
+def _read(store: TCPStore, reader: operations.LogReader) -> operations.Reading:
+    return perform_move(TcpStore(store, "benchmark"), operations.read_logs(Keys(EPOCH), [reader]))
 
 
-def _check_first(reader: board.LogReader, reading: board.Reading, count: int) -> None:
+def _check_first(reader: operations.LogReader, reading: operations.Reading, count: int) -> None:
     require(reader.is_consistent and not reading.bad, "counts and records disagree")
     numbers = sorted(record.seq for record in reading.records if isinstance(record, Arrival))
     require(numbers == list(range(1, count + 1)), f"{len(reading.records)} records instead of {count}")

@@ -22,7 +22,7 @@ from benchmarks.children import serving
 from benchmarks.losing import Loss, lose_node
 from benchmarks.measure import OURS, Case, Finding, Sample
 from benchmarks.restarting import restart_c10d, restart_nvrx, restart_ours
-from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.config.settings import RunSettings
 
 NAME = "recovery"
 ACTIVE = 8

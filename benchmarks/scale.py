@@ -35,8 +35,8 @@ from benchmarks.crowd import Formed
 from benchmarks.measure import OURS, Case, Finding
 from benchmarks.report import Row
 from benchmarks.runs import NodeCase, parse_case
-from ft_rendezvous.settings import RunSettings
-from ft_rendezvous.wire import channel_count
+from ft_rendezvous.config.settings import RunSettings
+from ft_rendezvous.protocol.codec import channel_count
 
 NAME = BENCHMARK
 RAW = "raw operations"

@@ -16,11 +16,11 @@ from itertools import count
 import msgspec
 
 from benchmarks.measure import OURS, Case, Sample, require, timed
-from ft_rendezvous import journal
 from ft_rendezvous.core.model import FirstCycle, Placement
-from ft_rendezvous.state import view
-from ft_rendezvous.state.events import encode_event, make_event
-from ft_rendezvous.state.known import NS
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model import view
+from ft_rendezvous.state.model.events import encode_event, make_event
+from ft_rendezvous.state.model.known import NS
 from ft_rendezvous.state.web.app import make_app
 from ft_rendezvous.state.web.hub import Hub
 from ft_rendezvous.state.web.routes import PREFIX

@@ -20,7 +20,7 @@ from benchmarks.consumption import rss_bytes
 from benchmarks.crowd import in_thread
 from benchmarks.idle import Idled, crowding, watch_idle
 from benchmarks.measure import Case, Finding
-from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.config.settings import RunSettings
 
 NAME = "steady"
 IDLE_LIMIT_S = 120.0

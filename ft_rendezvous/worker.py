@@ -10,7 +10,9 @@ import os
 import socket
 from dataclasses import dataclass
 
-from ft_rendezvous.messages import DOOR_VARIABLE, AtCheckpoint, Drain, Message, Restart, encode, one_line, socket_name
+from ft_rendezvous.agent.worker_messages import AtCheckpoint, Drain, Message, Restart, encode, socket_name
+from ft_rendezvous.env_names import INBOX_VARIABLE
+from ft_rendezvous.text import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def at_checkpoint() -> bool:
 def _tell(message_type: type[Message], **said: str) -> bool:
     """Whether the message was laid at the agent's door. A door that is full, or gone, is no reason to stop training."""
     cycle_id, local_rank = _number("FT_CYCLE_ID"), _number("LOCAL_RANK")
-    address = os.environ.get(DOOR_VARIABLE, "")
+    address = os.environ.get(INBOX_VARIABLE, "")
     if cycle_id is None or local_rank is None or not address.startswith("@"):
         return False
     message = message_type(cycle_id=cycle_id, local_rank=local_rank, **said)

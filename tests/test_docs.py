@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ft_rendezvous.cli.main import app
-from ft_rendezvous.settings import settings_table
+from ft_rendezvous.config.settings import settings_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 from benchmarks.agent_node import AgentNode
 from benchmarks.baselines.raw import HOST
 from benchmarks.crowd import NODES_PER_PROCESS, Formed, form_world
-from ft_rendezvous.addresses import format_endpoint
+from ft_rendezvous.config.addresses import format_endpoint
 
 
 class Node(AgentNode):

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.baselines import c10d
 from benchmarks.baselines.raw import HOST
 from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat, form_world
-from ft_rendezvous.addresses import format_endpoint
+from ft_rendezvous.config.addresses import format_endpoint
 
 PACKAGE = "nvidia-resiliency-ext"
 _MODULES = "nvidia_resiliency_ext.fault_tolerance"

@@ -13,13 +13,13 @@ from torch.distributed import TCPStore
 
 from benchmarks.crowd import NODES_PER_PROCESS, Formed, Join, Seat, form_world
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
-from ft_rendezvous import wire
 from ft_rendezvous.core.model import Arrival, Sealed, WorkerRanks
 from ft_rendezvous.core.model import Seat as PublishedSeat
-from ft_rendezvous.net import raise_file_limit
-from ft_rendezvous.ports import Add, Append, Get, Move, MultiSet, perform_move
-from ft_rendezvous.tcp_store import TcpStore
-from ft_rendezvous.wire import Keys
+from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.ops import Add, Append, Get, Move, MultiSet, perform_move
+from ft_rendezvous.store.client import TcpStore
+from ft_rendezvous.store.net import raise_file_limit
 
 HOST = "127.0.0.1"
 MASTER = "127.0.0.1:29500"
@@ -35,7 +35,7 @@ def serve() -> Iterator[int]:
     """A TCPStore server of this process on a port that the system gives."""
     raise_file_limit(FILES)
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    store.set(wire.HEAD_KEY, HEAD)  # type: ignore[arg-type]
+    store.set(codec.HEAD_KEY, HEAD)  # type: ignore[arg-type]
     yield store.port
 
 
@@ -54,26 +54,26 @@ def form(count: int, port: int, per_process: int = NODES_PER_PROCESS) -> Formed:
 
 def make_event(count: int) -> bytes:
     """As long as what a node of ours reads its seat from."""
-    names = min(count, wire.NODES_PER_CHANNEL)
+    names = min(count, codec.NODES_PER_CHANNEL)
     seats = {f"{seq:016x}": PublishedSeat(seq, WorkerRanks(8, 64, 8, 64)) for seq in range(names)}
-    return wire.encode(
+    return codec.encode(
         Sealed(no=2, cycle_id=1, world_size=count, counted=count, master_addr=HOST, master_port=29500, seats=seats)
     )
 
 
 def take_part(count: int, arrival: Arrival, event: bytes) -> Move[Seat]:
     """One node's operations, with nothing left to compute between them."""
-    shard = wire.spread(arrival.incarnation, wire.shard_count(count))
+    shard = codec.spread(arrival.incarnation, codec.shard_count(count))
     beat, arrived = Add(_KEYS.beat(arrival.incarnation), 1), Add(_KEYS.arrived(CYCLE_ID), 1)
-    record = Append(_KEYS.log(CYCLE_ID, shard), wire.encode_record(arrival))
+    record = Append(_KEYS.log(CYCLE_ID, shard), codec.encode_record(arrival))
 
     def perform() -> Move[Seat]:
         yield beat
         number: int = yield arrived
         yield record
-        yield Get(wire.HEAD_KEY)
+        yield Get(codec.HEAD_KEY)
         if number == count:
-            yield MultiSet([_SEALED_KEY, wire.HEAD_KEY], [event, HEAD])
+            yield MultiSet([_SEALED_KEY, codec.HEAD_KEY], [event, HEAD])
         yield Get(_SEALED_KEY)
         return Seat(number - 1, count, MASTER)
 

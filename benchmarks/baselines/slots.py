@@ -17,8 +17,8 @@ import msgspec
 from torch.distributed import Store
 
 from benchmarks.nodes import CYCLE_ID
-from ft_rendezvous import wire
 from ft_rendezvous.core.model import AnyRecord, Arrival
+from ft_rendezvous.protocol import codec
 
 COUNT_KEY = "slots/count"
 BATCH = 1_024
@@ -42,7 +42,7 @@ def slot_key(index: int, kind: Kind = Kind.OBJECT) -> str:
 
 def write_slots(store: Store, arrivals: Sequence[Arrival]) -> None:
     """Let every node have arrived, in slots of both kinds."""
-    for kind, encode in ((Kind.OBJECT, encode_slot), (Kind.RECORD, wire.encode_record)):
+    for kind, encode in ((Kind.OBJECT, encode_slot), (Kind.RECORD, codec.encode_record)):
         for start in range(0, len(arrivals), BATCH):
             some = range(start, min(start + BATCH, len(arrivals)))
             keys = [slot_key(index, kind) for index in some]
@@ -61,7 +61,7 @@ def decode_json(slots: Sequence[bytes]) -> list[Any]:
 
 def decode_records(slots: Sequence[bytes]) -> list[AnyRecord]:
     """With our codec and its checks, to see what the layout alone costs."""
-    records, bad = wire.decode_records(b"".join(slots), CYCLE_ID, len(slots))
+    records, bad = codec.decode_records(b"".join(slots), CYCLE_ID, len(slots))
     assert not bad
     return records
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.crowd import Formed, Seat
 from benchmarks.load import speech
-from ft_rendezvous.net import raise_file_limit
-from ft_rendezvous.ports import Move
+from ft_rendezvous.protocol.ops import Move
+from ft_rendezvous.store.net import raise_file_limit
 
 HOST = "127.0.0.1"
 BATCH = 200

@@ -16,20 +16,20 @@ from benchmarks.consumption import cpu_at
 from benchmarks.crowd import Formed, Seat
 from benchmarks.load.crowd import HOST, form_world
 from benchmarks.nodes import make_arrivals
-from ft_rendezvous import wire
-from ft_rendezvous.addresses import format_endpoint
-from ft_rendezvous.core.joining import Drained
+from ft_rendezvous.config.addresses import format_endpoint
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Arrival, Head, Verdict
-from ft_rendezvous.participant import Changed, Participant, Place
-from ft_rendezvous.ports import Get, Move
-from ft_rendezvous.session import new_id
-from ft_rendezvous.settings import RunSettings
-from ft_rendezvous.tcp_store import connect
+from ft_rendezvous.core.node_step import Drained
+from ft_rendezvous.node.session import new_id
+from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.ops import Get, Move
+from ft_rendezvous.protocol.participant import Changed, Participant, Place
+from ft_rendezvous.store.client import connect
 
 
 def form_ours(count: int, port: int, host_pid: int | None = None) -> Formed:
     """Form a world of participants in the run that is hosted there; given its process, count what that takes."""
-    run, head = ours.run_settings(count), wire.decode_head(connect(HOST, port).perform(Get(wire.HEAD_KEY)))
+    run, head = ours.run_settings(count), codec.decode_head(connect(HOST, port).perform(Get(codec.HEAD_KEY)))
     moves = [take_part(make_participant(run, head, arrival)) for arrival in make_arrivals(count)]
     if host_pid is None:
         return form_world(port, moves)

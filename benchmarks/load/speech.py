@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from ft_rendezvous.ports import Add, Append, Get, Move, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Add, Append, Get, Move, MultiSet, Op, Set
 
 T = TypeVar("T")
 

@@ -1,1 +1,4 @@
-"""The command line, `ftr`. Nothing here imports torch before a command needs it."""
+"""The command line, `ftr`.
+
+Owns options, help and what a terminal shows. Imports torch only when a command needs it.
+"""

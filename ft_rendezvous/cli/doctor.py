@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from ft_rendezvous.addresses import parse_endpoint
-from ft_rendezvous.cli.exits import FAILED, MISUSED
+from ft_rendezvous.cli.exit_codes import FAILED, MISUSED
 from ft_rendezvous.cli.serve import parse_conf, parse_nnodes
+from ft_rendezvous.config.addresses import parse_endpoint
 from ft_rendezvous.doctor.examine import follow, lead
 from ft_rendezvous.doctor.facts import Step
 from ft_rendezvous.doctor.findings import Examination, Finding

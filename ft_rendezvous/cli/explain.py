@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 
 from ft_rendezvous.cli.serve import parse_nnodes
+from ft_rendezvous.config.settings import rules_from
 from ft_rendezvous.core.capacity import PlacementRules
-from ft_rendezvous.core.explaining import Kept, Line, Outlook, foresee, lacks_place
+from ft_rendezvous.core.explain import Kept, Line, Outlook, foresee, lacks_place
 from ft_rendezvous.core.model import Arrival, RequestKind, node_name
 from ft_rendezvous.core.roster import called
 from ft_rendezvous.core.snapshot import Snapshot, restore
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
-from ft_rendezvous.settings import rules_from
 
 RULE_KEYS = ("nnodes", "segment", "unit_size", "ranks", "spread", "policy")
 
@@ -83,7 +83,7 @@ def ask_run(endpoint: str) -> Snapshot:
     if ":" not in endpoint:
         raise ConfigError(f"there is no file {endpoint!r}, and it is no HOST:PORT of a live run either")
     # It imports torch, which takes seconds; a bad option is told before.
-    from ft_rendezvous.operator import Operator  # noqa: PLC0415
+    from ft_rendezvous.node.operator import Operator  # noqa: PLC0415
 
     try:
         answer = Operator(endpoint).ask(RequestKind.ROSTER)

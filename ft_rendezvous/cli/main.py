@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from ft_rendezvous import __version__
-from ft_rendezvous.cli.exits import FAILED, leave_at_once, telling_errors
+from ft_rendezvous.cli.exit_codes import FAILED, leave_at_once, telling_errors
 from ft_rendezvous.cli.state_commands import add_state_commands
 from ft_rendezvous.core.capacity import Policy, Ranks, Spread
 
@@ -85,7 +85,7 @@ def demo(  # noqa: PLR0917
 
     Exit code: 0 if all of that happened, 1 if any of it did not, 2 for options that cannot work, 130 after Ctrl-C.
     """
-    from ft_rendezvous.cli.demo import Plan, run_demo  # noqa: PLC0415
+    from ft_rendezvous.cli.demo.command import Plan, run_demo  # noqa: PLC0415
 
     with telling_errors("every process of the demo has been ended"):
         plan = Plan(actives=nodes, spares=spares, steps=steps, lease_s=lease, kills=kill, timeout_s=timeout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ft_rendezvous.cli.exits import FAILED
+from ft_rendezvous.cli.exit_codes import FAILED
 from ft_rendezvous.core.model import RequestKind
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 
@@ -10,7 +10,7 @@ from ft_rendezvous.errors import ConfigError, StoreUnavailable
 def operate(endpoint: str, kind: RequestKind, target: str, reason: str) -> int:
     """Ask, wait for the coordinator's answer, print it. Returns the exit code."""
     # It imports torch, which takes seconds; a bad option is told before.
-    from ft_rendezvous.operator import Operator  # noqa: PLC0415
+    from ft_rendezvous.node.operator import Operator  # noqa: PLC0415
 
     try:
         operator = Operator(endpoint)

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 from ft_rendezvous.errors import ConfigError, StateUnavailable
-from ft_rendezvous.state.folders import choose_run
-from ft_rendezvous.state.plotting import CannotDraw, draw_timeline
-from ft_rendezvous.state.reading import LogReader
-from ft_rendezvous.state.report import Report
-from ft_rendezvous.state.report_page import write_page
-from ft_rendezvous.state.sources import Picture, picture_log
+from ft_rendezvous.state.read.log_reader import LogReader
+from ft_rendezvous.state.read.sources import Picture, picture_log
+from ft_rendezvous.state.record.folders import choose_run
+from ft_rendezvous.state.report.page import write_page
+from ft_rendezvous.state.report.plots import CannotDraw, draw_timeline
+from ft_rendezvous.state.report.report import Report
 
 PAGE = "report.md"
 PLOT = "timeline.png"

@@ -7,10 +7,10 @@ import logging
 import sys
 from pathlib import Path
 
-from ft_rendezvous.cli.exits import CANCELLED, FAILED
+from ft_rendezvous.cli.exit_codes import CANCELLED, FAILED
+from ft_rendezvous.config.settings import Settings, parse_settings
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.settings import Settings, parse_settings
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -52,8 +52,8 @@ def parse_serve(endpoint: str, run_id: str, nnodes: str, conf: str) -> Settings:
 def run_serve(settings: Settings, log_level: str) -> int:
     """Serve until the run is closed and all have gone. Returns the exit code that tells its verdict."""
     # Both import torch, which takes seconds; a bad setting is told before.
-    from ft_rendezvous import net  # noqa: PLC0415
-    from ft_rendezvous.session import serve  # noqa: PLC0415
+    from ft_rendezvous.node.session import serve  # noqa: PLC0415
+    from ft_rendezvous.store import net  # noqa: PLC0415
 
     show_logs(log_level)
     endpoint, run_id = settings.node.endpoint, settings.run.run_id

@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ft_rendezvous.settings import settings_table
+from ft_rendezvous.config.settings import settings_table
 
 
 def print_settings(console: Console, is_terminal: bool) -> None:

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ft_rendezvous.doctor.wording import fold_names
-from ft_rendezvous.state.known import NS
-from ft_rendezvous.state.records import Cycle, CycleStatus, Node, NodeRole, NodeStatus, Run
-from ft_rendezvous.state.sources import Picture
-from ft_rendezvous.state.wording import cause_in_words, clean, count, describe_missing, duration, local_time
+from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.state.model.records import Cycle, CycleStatus, Node, NodeRole, NodeStatus, Run
+from ft_rendezvous.state.model.wording import cause_in_words, local_time
+from ft_rendezvous.state.read.log_reader import describe_missing
+from ft_rendezvous.state.read.sources import Picture
+from ft_rendezvous.text import clean, count, duration
 
 SHORT_TIME = "%m-%d %H:%M:%S"
 FEW = 24

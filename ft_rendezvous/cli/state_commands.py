@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ft_rendezvous.cli.exits import telling_errors
+from ft_rendezvous.cli.exit_codes import telling_errors
 
 SourceArgument = Annotated[
     str,

@@ -13,17 +13,18 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from ft_rendezvous.cli.exits import CANCELLED, FAILED
+from ft_rendezvous.cli.exit_codes import CANCELLED, FAILED
 from ft_rendezvous.cli.state_blocks import blocks_of, gathering, headline
 from ft_rendezvous.cli.state_draw import as_drawing, as_lines
 from ft_rendezvous.errors import ConfigError, StateUnavailable
-from ft_rendezvous.journal import Looked
-from ft_rendezvous.state.events import StateTold, decode_event
-from ft_rendezvous.state.known import NS
-from ft_rendezvous.state.records import RunStatus
-from ft_rendezvous.state.sources import FolderSource, Picture, Source, StoreSource
-from ft_rendezvous.state.window import Visitor
-from ft_rendezvous.state.wording import describe, describe_missing, local_time, names_in
+from ft_rendezvous.protocol.journal import Looked
+from ft_rendezvous.state.model.events import StateTold, decode_event
+from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.state.model.records import RunStatus
+from ft_rendezvous.state.model.wording import describe, local_time, names_in
+from ft_rendezvous.state.read.log_reader import describe_missing
+from ft_rendezvous.state.read.sources import FolderSource, Picture, Source, StoreSource
+from ft_rendezvous.state.read.store_query import Visitor
 
 LOOK_S = 0.5
 MOST_S = 10.0
@@ -39,7 +40,7 @@ def now_ns() -> int:
 def find_source(text: str, run: str | None) -> Source:
     """The source that somebody names: a directory, a URL or an endpoint. Raises StateUnavailable or ConfigError."""
     if text.startswith(("http://", "https://")):
-        from ft_rendezvous.state.http_source import HttpSource  # noqa: PLC0415
+        from ft_rendezvous.state.read.http_source import HttpSource  # noqa: PLC0415
 
         return HttpSource(text, run, os.environ.get("FT_STATE_TOKEN"))
     if Path(text).is_dir():

@@ -338,10 +338,6 @@ class Placement:
     standbys: tuple[str, ...]
 
 
-NAMED = 8
-"""How many nodes a reason names."""
-
-
 def node_key(node: NodeInfo) -> str:
     """Who a node is, across its starts: its infra rank, else its address."""
     return f"infra rank {node.infra_rank}" if node.infra_rank is not None else node.addr

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ft_rendezvous.core.capacity import PlacementRules, capacity, leftovers
-from ft_rendezvous.core.model import NAMED, Arrival, Verdict, VerdictKind, node_name
+from ft_rendezvous.core.model import Arrival, Verdict, VerdictKind, node_name
+from ft_rendezvous.text import NAMED
 
 
 @dataclass(frozen=True, slots=True)

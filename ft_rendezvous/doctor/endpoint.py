@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Sequence
 
-from ft_rendezvous import net, wire
 from ft_rendezvous.doctor.facts import Attempt, Endpoint, LiveRun, Lookup, State
 from ft_rendezvous.doctor.lookups import LIMIT_S, ask_all, name_of
 from ft_rendezvous.errors import ConfigError, ProtocolBug, StoreUnavailable
-from ft_rendezvous.ports import Check, Get
-from ft_rendezvous.store_socket import Found, StoreSocket
+from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.ops import Check, Get
+from ft_rendezvous.store import net
+from ft_rendezvous.store.raw_client import Found, StoreSocket
 
 PATIENCE_S = 3.0
 """For a connection to be made, and for an answer."""
@@ -94,9 +95,9 @@ def look(host: str, port: int) -> Endpoint:
     except StoreUnavailable as unavailable:
         return Endpoint(state=_STATES.get(Found(unavailable.fact), State.STRANGER), detail=unavailable.fact)
     try:
-        if not store.perform(Check([wire.HEAD_KEY])):
+        if not store.perform(Check([codec.HEAD_KEY])):
             return Endpoint(state=State.OTHER_STORE, detail="a TCPStore of another program, no ft rendezvous")
-        head = wire.decode_head(store.perform(Get(wire.HEAD_KEY)))
+        head = codec.decode_head(store.perform(Get(codec.HEAD_KEY)))
     except StoreUnavailable as unavailable:
         return Endpoint(state=State.NO_ANSWER, detail=f"a store, but {unavailable.fact}")
     except (ConfigError, ProtocolBug) as error:

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from ft_rendezvous import net
+from ft_rendezvous.config.lint import remark_on
+from ft_rendezvous.config.settings import differing_keys
 from ft_rendezvous.doctor.endpoint import new_token
 from ft_rendezvous.doctor.facts import (
     Answer,
@@ -38,8 +39,7 @@ from ft_rendezvous.doctor.judging import judge
 from ft_rendezvous.doctor.meeting import Reception, visit
 from ft_rendezvous.doctor.node import Node
 from ft_rendezvous.doctor.steps import ask_controller
-from ft_rendezvous.remarks import remark_on
-from ft_rendezvous.settings import differing_keys
+from ft_rendezvous.store import net
 
 ANSWER_S = 30.0
 """How long a node may take for what it is asked: eight addresses that do not answer, or its lookups."""

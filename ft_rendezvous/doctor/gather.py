@@ -14,14 +14,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from ft_rendezvous import __version__, net
-from ft_rendezvous.addresses import format_endpoint, is_loopback
+from ft_rendezvous import __version__
+from ft_rendezvous.config.addresses import format_endpoint, is_loopback
+from ft_rendezvous.config.settings import Settings, parse_settings
 from ft_rendezvous.doctor.facts import Lookup, NodeFacts, Route, Software, Step, Torch
 from ft_rendezvous.doctor.interfaces import interface_of
 from ft_rendezvous.doctor.lookups import addresses_of, ask_all, name_of, seen_as
 from ft_rendezvous.doctor.torch_probe import run_probe
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.settings import Settings, parse_settings
+from ft_rendezvous.store import net
 
 LOCALHOST = "localhost"
 """As which a process that hosts a store connects to it."""

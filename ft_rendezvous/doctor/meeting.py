@@ -19,10 +19,11 @@ from io import BufferedIOBase
 
 import msgspec
 
-from ft_rendezvous import __version__, net
-from ft_rendezvous.addresses import format_endpoint
+from ft_rendezvous import __version__
+from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.doctor.facts import FORMAT, Answer, End, Hello, NodeFacts, Report, Request, Step, Welcome
 from ft_rendezvous.doctor.node import Node
+from ft_rendezvous.store import net
 
 FIRST_PORT, PORTS = 20_000, 9_000
 """Below those that Linux gives to outgoing connections, and below the usual endpoints."""

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from ft_rendezvous.doctor.facts import Attempt, Clients, Controller, Endpoint, NodeFacts
 from ft_rendezvous.doctor.findings import Examination, Finding, Status, worst
-from ft_rendezvous.doctor.wording import count, describe_nodes
+from ft_rendezvous.doctor.wording import describe_nodes
+from ft_rendezvous.text import count
 
 STYLES = {Status.PASS: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Mapping
 
-from ft_rendezvous.conf import is_digits
+from ft_rendezvous.config.schema import is_digits
 from ft_rendezvous.doctor.facts import Controller, Step
 from ft_rendezvous.doctor.wording import expand_names
 

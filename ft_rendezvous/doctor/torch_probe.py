@@ -47,10 +47,10 @@ def probe_torch() -> Torch:
     import_s = time.perf_counter() - began
     version = str(torch.__version__)
     try:
-        from ft_rendezvous import net  # noqa: PLC0415
-        from ft_rendezvous.ports import Get, Set  # noqa: PLC0415
-        from ft_rendezvous.tcp_store import ServedStore  # noqa: PLC0415
-        from ft_rendezvous.torch_seams import missing_parts  # noqa: PLC0415
+        from ft_rendezvous.agent.torch_patches import missing_parts  # noqa: PLC0415
+        from ft_rendezvous.protocol.ops import Get, Set  # noqa: PLC0415
+        from ft_rendezvous.store import net  # noqa: PLC0415
+        from ft_rendezvous.store.client import ServedStore  # noqa: PLC0415
     except (ImportError, AttributeError) as error:
         return Torch(version=version, import_s=import_s, missing=(str(error),), has_numpy=has_numpy)
     missing = missing_parts()

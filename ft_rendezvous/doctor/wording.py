@@ -7,26 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby, islice
 
+from ft_rendezvous.text import count
+
 SHOWN = 60
 """Letters of a list of nodes."""
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    """Two digits that matter: 0.35 ms, 12 ms, 5.0 s."""
-    if seconds >= 1:
-        return f"{seconds:.1f} s"
-    millis = seconds * 1e3
-    return f"{millis:.0f} ms" if millis >= 10 else f"{millis:.2g} ms"
-
-
-def listing(items: Sequence[object], most: int = 3) -> str:
-    """`a, b and 4 more`."""
-    shown = ", ".join(str(item) for item in items[:most])
-    return f"{shown} and {len(items) - most:,} more" if len(items) > most else shown
 
 
 def fold_names(names: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ft_rendezvous.core.model import VerdictKind
-from ft_rendezvous.verdict_file import VerdictReport
+from ft_rendezvous.host.verdict_file import VerdictReport
 
 FAILED, CANCELLED = 1, 3
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from ft_rendezvous.addresses import DEFAULT_PORT, parse_endpoint
-from ft_rendezvous.conf import with_config_file
+from ft_rendezvous.config.addresses import DEFAULT_PORT, parse_endpoint
+from ft_rendezvous.config.schema import with_config_file
+from ft_rendezvous.config.settings import parse_settings
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.settings import parse_settings
 
 MAX_RESTARTS = 1_000_000
 """The run's budget is max_cycles; an agent's own must not come before it."""

@@ -14,12 +14,12 @@ from types import FrameType
 
 import msgspec
 
-from ft_rendezvous.addresses import parse_endpoint
+from ft_rendezvous.config.addresses import parse_endpoint
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.host.verdict_file import VerdictReport
 from ft_rendezvous.launch.ending import ENDING, Ended
 from ft_rendezvous.launch.options import Plan, Process, Run
-from ft_rendezvous.store_socket import Found, probe
-from ft_rendezvous.verdict_file import VerdictReport
+from ft_rendezvous.store.raw_client import Found, probe
 
 CAUGHT = (signal.SIGUSR1, signal.SIGUSR2, *ENDING)
 STORE_PATIENCE_S = 30.0

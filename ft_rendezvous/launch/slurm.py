@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ft_rendezvous.addresses import format_endpoint
+from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch.options import (
     BATCH_HOST,

@@ -1,5 +1,5 @@
-"""Who is where and what happened: what is known of a run, live and afterwards.
+"""What is known of a run, live and afterwards.
 
-Nothing here decides anything about a run. The coordinator's journal is the only source; what is known is a fold over
-it.
+Owns everything between the coordinator's journal, which is its only source, and a person who looks. Decides nothing
+about a run, and needs no torch.
 """

@@ -20,9 +20,9 @@ from benchmarks.load.crowd import connect, form_world
 from benchmarks.load.nodes import make_participant, take_part
 from benchmarks.measure import WrongResult
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
-from ft_rendezvous import wire
-from ft_rendezvous.ports import Add, Append, Delete, Get, Move, MultiSet, Op, Set
-from ft_rendezvous.wire import Keys
+from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.ops import Add, Append, Delete, Get, Move, MultiSet, Op, Set
 from tests.contract.counting import counted
 from tests.contract.live import LiveRun, live_run
 from tests.contract.test_tcp_store import tapped_store, without_nonce
@@ -124,7 +124,7 @@ def recorded(move: Move[Seat], node: str, trace: Trace) -> Move[Seat]:
 
 def generate(run: LiveRun, count: int, trace: Trace | None = None) -> None:
     """Let the generator's nodes take part in a live run."""
-    head = wire.decode_head(run.stranger().perform(Get(wire.HEAD_KEY)))
+    head = codec.decode_head(run.stranger().perform(Get(codec.HEAD_KEY)))
     moves = [take_part(make_participant(run.settings, head, arrival)) for arrival in make_arrivals(count)]
     form_world(run.port, [recorded(move, str(index), trace or Trace()) for index, move in enumerate(moves)])
 
@@ -178,7 +178,7 @@ def test_raw_values_are_as_large_as_ours() -> None:
     with live_run(min_nodes=COUNT, max_nodes=COUNT) as run:
         generate(run, COUNT)
         store = run.stranger()
-        head, event = store.perform(Get(wire.HEAD_KEY)), store.perform(Get(run.keys.event(2, 0)))
+        head, event = store.perform(Get(codec.HEAD_KEY)), store.perform(Get(run.keys.event(2, 0)))
     assert len(raw.HEAD) == pytest.approx(len(head), rel=0.2)
     assert len(raw.make_event(COUNT)) == pytest.approx(len(event), rel=0.2)
 

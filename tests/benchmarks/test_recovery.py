@@ -14,7 +14,7 @@ from benchmarks.losing import Loss, TellingLeases, lose_node
 from benchmarks.measure import OURS, DidNotFinish, run_case
 from benchmarks.restarting import first
 from benchmarks.scenarios_c10d.observe import Story
-from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.config.settings import RunSettings
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -16,8 +16,8 @@ from benchmarks.costs import LABELS, MANY, THREADS, Costs, costs_in, findings_of
 from benchmarks.nodes import make_arrivals
 from benchmarks.report import Row
 from benchmarks.scale import LASTS, NODES, RAW, TARGET, Model, check_hosts, compare
-from ft_rendezvous.ports import Check, MultiGet, MultiSet
-from ft_rendezvous.wire import channel_count
+from ft_rendezvous.protocol.codec import channel_count
+from ft_rendezvous.protocol.ops import Check, MultiGet, MultiSet
 
 COSTS = Costs(
     connect_s=90e-6,

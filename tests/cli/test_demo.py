@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from ft_rendezvous.cli.demo_report import Report
-from ft_rendezvous.cli.demo_story import NodeState, Story, judge
+from ft_rendezvous.cli.demo.report import Report
+from ft_rendezvous.cli.demo.story import NodeState, Story, judge
 from tests.cli.conftest import Shell
 
 STEPS = 40

@@ -9,7 +9,7 @@ import typer
 
 from ft_rendezvous import __version__
 from ft_rendezvous.cli.main import app
-from ft_rendezvous.settings import settings_table
+from ft_rendezvous.config.settings import settings_table
 from tests.cli.conftest import Shell
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from ft_rendezvous.cli import state_watch
 from ft_rendezvous.cli.main import app
-from ft_rendezvous.state.events import decode_event
+from ft_rendezvous.state.model.events import decode_event
 from tests.state.layout import lay_out
 from tests.state.story import tell_story
 

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from ft_rendezvous.state.records import RunStatus
-from ft_rendezvous.state.view import view_nodes, view_run
+from ft_rendezvous.state.model.records import RunStatus
+from ft_rendezvous.state.model.view import view_nodes, view_run
 from tests.cli.conftest import FTR, Shell
 from tests.state.layout import lay_out, move_in_time, path_of
 from tests.state.recording import record_seed

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from ft_rendezvous.net import listen
-from ft_rendezvous.ports import Check, Get, Op
-from ft_rendezvous.store_socket import StoreSocket
-from ft_rendezvous.tcp_store import ServedStore, connect
+from ft_rendezvous.protocol.ops import Check, Get, Op
+from ft_rendezvous.store.client import ServedStore, connect
+from ft_rendezvous.store.net import listen
+from ft_rendezvous.store.raw_client import StoreSocket
 from tests.sim.store import SimStore
 
 LONG_S = 60.0

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from ft_rendezvous import session, wire
 from ft_rendezvous.core.model import Closed, Opened
-from ft_rendezvous.ports import Op, Store
-from ft_rendezvous.store_socket import StoreSocket
-from ft_rendezvous.tcp_store import connect
+from ft_rendezvous.node import session
+from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.ops import Op, Store
+from ft_rendezvous.store.client import connect
+from ft_rendezvous.store.raw_client import StoreSocket
 
 BEAT = "beat"
 
@@ -60,7 +61,7 @@ class CycleTally(Tally):
 
     def count(self, node: str, op: Op, reply: Any) -> None:
         key = str(getattr(op, "key", ""))
-        event = wire.decode_event(reply) if "/event/" in key else None
+        event = codec.decode_event(reply) if "/event/" in key else None
         if isinstance(event, Opened):
             self.cycle_of[node] = f"cycle {event.cycle_id}"
         elif key.endswith("/arrived"):

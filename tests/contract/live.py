@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 from torch.distributed.elastic.agent.server import api as agent_api
 from torch.distributed.elastic.utils import store as store_util
 
-from ft_rendezvous import session
-from ft_rendezvous.agent_store import AgentStore
+from ft_rendezvous.agent.agent_store import AgentStore
+from ft_rendezvous.config.settings import NodeSettings, RunSettings, Settings
+from ft_rendezvous.config.state_settings import StateSettings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
-from ft_rendezvous.host import Host
-from ft_rendezvous.journal import Entry
-from ft_rendezvous.participant import Place
-from ft_rendezvous.settings import NodeSettings, RunSettings, Settings
-from ft_rendezvous.state_settings import StateSettings
-from ft_rendezvous.tcp_store import TcpStore, connect
+from ft_rendezvous.host.host import Host
+from ft_rendezvous.node import session
+from ft_rendezvous.protocol.journal import Entry
+from ft_rendezvous.protocol.participant import Place
+from ft_rendezvous.store.client import TcpStore, connect
 from tests.contract.benches import LONG_S
 
 T = TypeVar("T")

@@ -7,14 +7,16 @@ import time
 
 import pytest
 
-from ft_rendezvous import coordinator, session, store_socket, wire
 from ft_rendezvous.core.model import FORMAT, Arrival, NodeInfo, VerdictKind
 from ft_rendezvous.errors import ConfigError, Refused, StoreUnavailable
-from ft_rendezvous.journal import NodeFenced, RecordRefused
-from ft_rendezvous.net import listen
-from ft_rendezvous.ports import Add, Append, Set
-from ft_rendezvous.store_socket import probe
-from ft_rendezvous.tcp_store import ServedStore
+from ft_rendezvous.node import session
+from ft_rendezvous.protocol import codec, coordinator
+from ft_rendezvous.protocol.journal import NodeFenced, RecordRefused
+from ft_rendezvous.protocol.ops import Add, Append, Set
+from ft_rendezvous.store import raw_client
+from ft_rendezvous.store.client import ServedStore
+from ft_rendezvous.store.net import listen
+from ft_rendezvous.store.raw_client import probe
 from tests.contract.benches import LONG_S
 from tests.contract.live import live_run, run_settings
 from tests.contract.strangers import Answer, free_port, hang_up, listener, say_nothing, speak_http
@@ -35,7 +37,7 @@ def arrival_of(incarnation: str = "f" * 16, **changes: object) -> Arrival:
 
 
 def framed(record: Arrival) -> bytes:
-    return wire.encode_record(record)
+    return codec.encode_record(record)
 
 
 JUNK = {
@@ -73,7 +75,7 @@ def test_an_arrival_without_a_beat_is_refused_and_holds_nobody_up() -> None:
         stranger = run.stranger()
         seq = stranger.perform(Add(run.keys.arrived(1), 1))
         record = arrival_of(seq=seq)
-        stranger.perform(Append(run.keys.log(1, wire.spread(record.incarnation, 16)), framed(record)))
+        stranger.perform(Append(run.keys.log(1, codec.spread(record.incarnation, 16)), framed(record)))
         a, b = run.node(1), run.node(2)
         run.seal(a, b)
         assert run.finish(a, b).kind is VerdictKind.SUCCEEDED
@@ -177,7 +179,7 @@ def test_what_may_yet_become_the_store_is_waited_for_and_then_named(
     monkeypatch: pytest.MonkeyPatch, answer: Answer | str, fact: str
 ) -> None:
     """A busy host is silent for a while, and one that is starting hangs up: neither is a mistake of the user."""
-    monkeypatch.setattr(store_socket, "GREETING_TIMEOUT_S", SHORT_S if answer is say_nothing else LONG_S)
+    monkeypatch.setattr(raw_client, "GREETING_TIMEOUT_S", SHORT_S if answer is say_nothing else LONG_S)
     with listener(None if isinstance(answer, str) else answer) as port, live_run() as run:
         run.port = free_port() if isinstance(answer, str) else port
         with pytest.raises(StoreUnavailable, match=f"store 127.0.0.1:{run.port}: {fact}"):

@@ -10,17 +10,17 @@ from concurrent.futures import Future
 import pytest
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
-from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Outcome
-from ft_rendezvous.net import listen
-from ft_rendezvous.ports import MultiGet
-from ft_rendezvous.settings import RunSettings
-from ft_rendezvous.tcp_store import ServedStore, connect
+from ft_rendezvous.protocol.coordinator import Coordinator
+from ft_rendezvous.protocol.ops import MultiGet
+from ft_rendezvous.store.client import ServedStore, connect
+from ft_rendezvous.store.net import listen
 from tests.contract.benches import LONG_S
 from tests.contract.counting import BEAT, CountingStore, CycleTally, Tally, counted
 from tests.contract.live import LiveNode, live_run
 from tests.contract.test_torch import spec_of
-from tests.scenarios.cluster import Cluster
+from tests.scenarios.simulated_cluster import Cluster
 from tests.sim.store import SimStore
 
 BUDGET = 8

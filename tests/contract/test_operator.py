@@ -11,7 +11,7 @@ from ft_rendezvous.cli.explain import Question, explain_placement
 from ft_rendezvous.core.model import RequestKind
 from ft_rendezvous.core.snapshot import Snapshot
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.operator import Operator
+from ft_rendezvous.node.operator import Operator
 from tests.contract.live import live_run
 from tests.contract.strangers import free_port
 

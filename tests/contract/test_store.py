@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ft_rendezvous.ports import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
 from tests.contract.benches import LONG_S, Bench, SimBench, TcpBench, tcp_bench
 from tests.sim.store import SimStore
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import pytest
 from torch.distributed import TCPStore
 
-from ft_rendezvous import store_socket
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.net import listen
-from ft_rendezvous.ports import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
-from ft_rendezvous.store_socket import Found, StoreSocket, probe
-from ft_rendezvous.tcp_store import ServedStore, connect
+from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.store import raw_client
+from ft_rendezvous.store.client import ServedStore, connect
+from ft_rendezvous.store.net import listen
+from ft_rendezvous.store.raw_client import Found, StoreSocket, probe
 from tests.contract.benches import LONG_S
 from tests.contract.strangers import (
     Answer,
@@ -51,7 +51,7 @@ SHORT_S = 0.3
 def test_a_probe_tells_what_is_there_without_being_caught_by_it(
     monkeypatch: pytest.MonkeyPatch, answer: Answer | None, found: Found
 ) -> None:
-    monkeypatch.setattr(store_socket, "GREETING_TIMEOUT_S", SHORT_S if found is Found.SILENT else LONG_S)
+    monkeypatch.setattr(raw_client, "GREETING_TIMEOUT_S", SHORT_S if found is Found.SILENT else LONG_S)
     with listener(answer) as port:
         assert probe("127.0.0.1", port) is found
         with pytest.raises(StoreUnavailable, match=str(found)):
@@ -64,7 +64,7 @@ def test_a_probe_finds_nothing_on_a_free_port() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
 def test_a_probe_finds_a_store_and_does_it_no_harm(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setattr(store_socket, "GREETING_TIMEOUT_S", LONG_S)
+    monkeypatch.setattr(raw_client, "GREETING_TIMEOUT_S", LONG_S)
     served = ServedStore(listen())
     for _ in range(20):
         assert probe(address, served.port) is Found.STORE
@@ -76,7 +76,7 @@ def test_a_name_that_does_not_resolve_is_told_apart_from_a_port_that_is_free(mon
     def fail(*_: object, **__: object) -> socket.socket:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(store_socket.socket, "create_connection", fail)
+    monkeypatch.setattr(raw_client.socket, "create_connection", fail)
     assert probe("no-such-host.invalid", 29400) is Found.UNKNOWN_HOST
 
 
@@ -301,7 +301,7 @@ def test_a_key_deleted_while_it_is_read_reads_as_nothing_and_not_for_ever() -> N
                 return getattr(really, name)
 
             def sendall(self, data: bytes) -> None:
-                if data.startswith(store_socket._GET):
+                if data.startswith(raw_client._GET):
                     served.perform(Delete("event"))
                 send_really(data)
 
@@ -321,7 +321,7 @@ def test_a_multi_set_in_two_pieces_is_performed_in_part_and_then_again() -> None
 
     multi_set = b"\x0b" + struct.pack("<Q", 3)
     served = ServedStore(listen())
-    client, sock = connect("127.0.0.1", served.port), store_socket._greet("127.0.0.1", served.port)
+    client, sock = connect("127.0.0.1", served.port), raw_client._greet("127.0.0.1", served.port)
     try:
         sock.sendall(multi_set + text(b"/count") + text(b"0") + text(b"/event") + text(b"opened"))
         assert client.perform(Get("event")) == b"opened"

@@ -31,17 +31,17 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.utils import store as store_util
 
-from ft_rendezvous import torch_seams
-from ft_rendezvous.agent_store import AgentStore, barrier_keys
+from ft_rendezvous.agent import torch_patches
+from ft_rendezvous.agent.agent_store import AgentStore, barrier_keys
+from ft_rendezvous.agent.handler import FtRendezvousHandler, create_handler
+from ft_rendezvous.config.settings import NodeSettings, Settings, parse_settings
 from ft_rendezvous.core.model import NodeInfo, Verdict, VerdictKind
-from ft_rendezvous.core.seating import rank_workers
+from ft_rendezvous.core.seats import rank_workers
 from ft_rendezvous.errors import ConfigError, FtError, StoreUnavailable
-from ft_rendezvous.handler import FtRendezvousHandler, create_handler
-from ft_rendezvous.participant import Place
-from ft_rendezvous.settings import NodeSettings, Settings, parse_settings
+from ft_rendezvous.protocol.participant import Place
 from tests.contract.benches import LONG_S
 from tests.contract.live import LiveNode, LiveRun, live_run
-from tests.integration.proxy import Proxy
+from tests.support.proxy import Proxy
 
 # --- names in torch ---------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class Agent(SimpleElasticAgent):
 def stock_run() -> Iterator[Any]:
     """Torch's own `run`, put back after the test."""
     installed = SimpleElasticAgent.run
-    stock = getattr(installed, torch_seams._MARK, installed)
+    stock = getattr(installed, torch_patches._MARK, installed)
     SimpleElasticAgent.run = stock  # type: ignore[method-assign]
     yield stock
     SimpleElasticAgent.run = installed  # type: ignore[method-assign]
@@ -119,32 +119,32 @@ def leave_gracefully() -> RunResult:
 
 
 def test_installing_twice_wraps_once(stock_run: Any) -> None:
-    torch_seams.install(FtRendezvousHandler)
+    torch_patches.install(FtRendezvousHandler)
     once = SimpleElasticAgent.run
-    torch_seams.install(FtRendezvousHandler)
+    torch_patches.install(FtRendezvousHandler)
     assert SimpleElasticAgent.run is once
-    assert getattr(once, torch_seams._MARK) is stock_run
+    assert getattr(once, torch_patches._MARK) is stock_run
 
 
 @pytest.mark.usefixtures("stock_run")
 def test_a_torch_whose_agent_has_no_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_seams, "SimpleElasticAgent", object)
+    monkeypatch.setattr(torch_patches, "SimpleElasticAgent", object)
     with pytest.raises(ConfigError, match="install torch"):
-        torch_seams.install(FtRendezvousHandler)
+        torch_patches.install(FtRendezvousHandler)
 
 
 @pytest.mark.usefixtures("stock_run")
 def test_what_a_torch_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torch_seams.missing_parts() == []
+    assert torch_patches.missing_parts() == []
     monkeypatch.delattr(agent_api.SimpleElasticAgent, "_monitor_workers")
     monkeypatch.delattr(agent_api, "_TERMINAL_STATE_SYNC_ID")
-    assert torch_seams.missing_parts() == ["SimpleElasticAgent._monitor_workers", "the names of the exit barrier"]
+    assert torch_patches.missing_parts() == ["SimpleElasticAgent._monitor_workers", "the names of the exit barrier"]
 
 
 def test_a_node_that_leaves_gracefully_has_succeeded_with_no_results() -> None:
     handler = our_handler()
     assert Agent(handler, leave_gracefully).run() is None, "torch has fixed pytorch #194710: drop this seam"
-    torch_seams.install(FtRendezvousHandler)
+    torch_patches.install(FtRendezvousHandler)
     result = Agent(handler, leave_gracefully).run()
     assert result.state is WorkerState.SUCCEEDED
     assert not result.is_failed()
@@ -162,7 +162,7 @@ def test_an_agent_of_another_backend_is_as_torch_made_it() -> None:
         def get_backend(self) -> str: ...  # type: ignore[empty-body]
         def shutdown(self) -> bool: ...  # type: ignore[empty-body]
 
-    torch_seams.install(FtRendezvousHandler)
+    torch_patches.install(FtRendezvousHandler)
     assert Agent(OtherHandler(), leave_gracefully).run() is None
     assert Agent(OtherHandler(), lambda: RunResult(WorkerState.SUCCEEDED)).run().state is WorkerState.SUCCEEDED
 
@@ -170,7 +170,7 @@ def test_an_agent_of_another_backend_is_as_torch_made_it() -> None:
 @pytest.mark.usefixtures("stock_run")
 def test_the_handler_learns_what_the_agent_starts() -> None:
     handler = our_handler()
-    torch_seams.install(FtRendezvousHandler)
+    torch_patches.install(FtRendezvousHandler)
     Agent(handler, leave_gracefully).run()
     info = handler._node_info()
     assert (info.role, info.local_world_size) == ("trainer", 3)
@@ -194,7 +194,7 @@ def test_a_node_whose_workers_ended_well_succeeds_only_with_its_run(
     handler._session = SimpleNamespace(
         link=SimpleNamespace(verdict=verdict, participant=SimpleNamespace(is_going=False))
     )  # type: ignore[assignment]
-    torch_seams.install(FtRendezvousHandler)
+    torch_patches.install(FtRendezvousHandler)
     agent = Agent(handler, lambda: RunResult(WorkerState.SUCCEEDED))
     if error is None:
         assert agent.run().state is WorkerState.SUCCEEDED
@@ -208,7 +208,7 @@ def test_a_signal_is_followed_by_a_goodbye_and_goes_on_to_torch(monkeypatch: pyt
     handler = our_handler()
     said: list[object] = []
     monkeypatch.setattr(handler, "shutdown", lambda: said.append(sys.exc_info()[1]))
-    torch_seams.install(FtRendezvousHandler)
+    torch_patches.install(FtRendezvousHandler)
 
     def be_killed() -> RunResult:
         raise SignalException("killed", signal.SIGTERM)

@@ -11,9 +11,9 @@ from torch.distributed.elastic.events import NodeState, RdzvEvent
 from torch.distributed.elastic.events import handlers as event_handlers
 from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError, RendezvousInfo, RendezvousStoreInfo
 
-from ft_rendezvous.handler import FtRendezvousHandler
-from ft_rendezvous.settings import NodeSettings, Settings
-from ft_rendezvous.torch_events import tell_rendezvous
+from ft_rendezvous.agent.handler import FtRendezvousHandler
+from ft_rendezvous.agent.torch_events import tell_rendezvous
+from ft_rendezvous.config.settings import NodeSettings, Settings
 from tests.contract.live import live_run
 
 LONG_S = 30.0

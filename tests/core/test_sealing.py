@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ft_rendezvous.core.capacity import PlacementRules, Policy
-from ft_rendezvous.core.model import NAMED, Arrival, Verdict, VerdictKind
+from ft_rendezvous.core.model import Arrival, Verdict, VerdictKind
 from ft_rendezvous.core.sealing import (
     AwaitsSurvivors,
     CountsDisagree,
@@ -25,6 +25,7 @@ from ft_rendezvous.core.sealing import (
     Wait,
     decide_seal,
 )
+from ft_rendezvous.text import NAMED
 from tests.core.build import arrival, arrivals, node
 from tests.core.worlds import by_name, capacity_of, seat
 

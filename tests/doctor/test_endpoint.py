@@ -6,15 +6,15 @@ import socket
 
 import pytest
 
-from ft_rendezvous import net
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.doctor import endpoint
 from ft_rendezvous.doctor.endpoint import HeldPort, hold, look, name_clients, reach
 from ft_rendezvous.doctor.facts import Clients, Endpoint, Look, NameClients, Reach, Seen, State
 from ft_rendezvous.doctor.node import Node
-from ft_rendezvous.ports import Set, perform_move
-from ft_rendezvous.tcp_store import ServedStore
-from ft_rendezvous.wire import HEAD_KEY
+from ft_rendezvous.protocol.codec import HEAD_KEY
+from ft_rendezvous.protocol.ops import Set, perform_move
+from ft_rendezvous.store import net
+from ft_rendezvous.store.client import ServedStore
 from tests.contract.live import live_run
 from tests.contract.strangers import Answer, echo, free_port, hang_up, listener, reset, say_nothing, speak_http
 
@@ -81,7 +81,7 @@ def test_a_port_where_nothing_is_is_refused() -> None:
 @pytest.mark.parametrize("answer", [speak_http, echo, hang_up, reset, say_nothing])
 def test_another_program_is_told_as_such(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "PATIENCE_S", 0.5)
-    monkeypatch.setattr("ft_rendezvous.store_socket.GREETING_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("ft_rendezvous.store.raw_client.GREETING_TIMEOUT_S", 0.5)
     with listener(answer) as port:
         held, seen = hold("127.0.0.1", port, "token")
     assert held is None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ft_rendezvous.config.lint import Remark
 from ft_rendezvous.core.capacity import PlacementRules, Policy
 from ft_rendezvous.doctor.facts import (
     Attempt,
@@ -21,7 +22,6 @@ from ft_rendezvous.doctor.facts import (
 )
 from ft_rendezvous.doctor.findings import Examination, Status, worst
 from ft_rendezvous.doctor.judging import CHECKS, judge
-from ft_rendezvous.remarks import Remark
 from tests.doctor.build import SOFTWARE, examination, in_step, lookup, node, of_check, told, with_torch
 
 
@@ -131,7 +131,7 @@ def test_clocks_are_information_however_wrong_they_are() -> None:
     seen = examination(*nodes(3), offsets_s={1: (3600.0, 0.001), 2: (-20.0, 0.5)})
     status, fact, _ = told("clock", seen)
     assert status == "pass"
-    assert "differ by 3620.0 s" in fact
+    assert "differ by 1 h 00 min" in fact
     assert "does not need them" in fact
 
 

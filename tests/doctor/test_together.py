@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ft_rendezvous.cli.demo_nodes import free_port
+from ft_rendezvous.cli.demo.nodes import free_port
 from ft_rendezvous.core.model import VerdictKind
 from tests.cli.conftest import Shell
 from tests.contract.live import live_run

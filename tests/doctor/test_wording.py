@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ft_rendezvous.doctor.wording import count, describe_nodes, duration, expand_names, fold_names, listing
+from ft_rendezvous.doctor.wording import describe_nodes, expand_names, fold_names
+from ft_rendezvous.text import count, duration, listing
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,8 @@ def test_nodes_are_told_shortly_however_many_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.00035, "0.35 ms"), (0.0042, "4.2 ms"), (0.0999, "100 ms"), (1.0, "1.0 s"), (72, "72.0 s")]
+    ("seconds", "text"),
+    [(0.00035, "0.35 ms"), (0.0042, "4.2 ms"), (0.0999, "100 ms"), (1.0, "1.0 s"), (72, "1 min 12 s")],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -68,5 +70,5 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_counts_and_listings() -> None:
     assert (count(1, "node"), count(2000, "node")) == ("1 node", "2,000 nodes")
-    assert listing(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert listing(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
     assert listing(["a"]) == "a"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster import Cluster
+from tests.support.torchrun_cluster import Cluster
 
 _reports = pytest.StashKey[dict[str, pytest.TestReport]]()
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.integration.cluster import Cluster
+from tests.support.torchrun_cluster import Cluster
 
 
 def test_an_unknown_setting(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.integration.cluster import QUICK, Cluster, Node, assert_quiet, ranks_of, send, wait_further
+from tests.support.torchrun_cluster import QUICK, Cluster, Node, assert_quiet, ranks_of, send, wait_further
 
 TELL_JOINS = {"FT_LOGLEVEL": "DEBUG"}
 ALONE = ("--alone-below", 99)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.integration.cluster import HERE, Cluster, Job, Node, assert_quiet
+from tests.support.torchrun_cluster import HERE, Cluster, Job, Node, assert_quiet
 
 
 def launch(job: Job, name: str, until: object, is_host: bool, infra_rank: int) -> Node:

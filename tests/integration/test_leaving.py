@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from tests.integration.cluster import (
+from tests.integration.workers.train import EXIT_ON_PURPOSE
+from tests.support.torchrun_cluster import (
     Cluster,
     Node,
     assert_quiet,
     ranks_of,
     read_verdict,
 )
-from tests.integration.workers.train import EXIT_ON_PURPOSE
 
 TELL_ALL = {"FT_LOGLEVEL": "DEBUG"}
 PATIENT = {"lease_timeout": 60}

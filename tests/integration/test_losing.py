@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster import QUICK, Cluster, Job, Node, assert_quiet, ranks_of, send
 from tests.integration.workers.train import EVERY_RANK, EXIT_ON_PURPOSE
+from tests.support.torchrun_cluster import QUICK, Cluster, Job, Node, assert_quiet, ranks_of, send
 
 TELL_JOINS = {"FT_LOGLEVEL": "DEBUG"}
 SPARE_JOINED = r"joined cycle=\d+ node=.* spare=True"

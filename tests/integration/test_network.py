@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from tests.integration.cluster import QUICK, Cluster, assert_quiet, is_alive, ranks_of, wait_until
-from tests.integration.proxy import Proxy
+from tests.support.proxy import Proxy
+from tests.support.torchrun_cluster import QUICK, Cluster, assert_quiet, is_alive, ranks_of, wait_until
 
 TELL_JOINS = {"FT_LOGLEVEL": "DEBUG"}
 LEASE_S = float(QUICK["lease_timeout"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.integration.cluster import QUICK, Cluster, Job, Node, assert_quiet, ranks_of
+from tests.support.torchrun_cluster import QUICK, Cluster, Job, Node, assert_quiet, ranks_of
 
 TELL_JOINS = {"FT_LOGLEVEL": "DEBUG"}
 ALONE = ("--alone-below", 99)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.cluster import Cluster, Node, assert_quiet
+from tests.support.torchrun_cluster import Cluster, Node, assert_quiet
 
 # Its workers do not import torch: nobody here needs to hear from another worker.
 ALONE = ["--alone-below", 2, "--tell-info"]

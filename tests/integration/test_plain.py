@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster import Cluster, assert_quiet
+from tests.support.torchrun_cluster import Cluster, assert_quiet
 
 
 def test_two_nodes(cluster: Cluster) -> None:

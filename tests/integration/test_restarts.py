@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.integration.cluster import Cluster, ranks_of
 from tests.integration.workers.train import EXIT_ON_PURPOSE
+from tests.support.torchrun_cluster import Cluster, ranks_of
 
 
 def test_five_failures_in_a_row(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.integration.cluster import (
+from tests.support.torchrun_cluster import (
     Cluster,
     Node,
     assert_quiet,

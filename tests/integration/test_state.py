@@ -7,13 +7,13 @@ import signal
 import time
 from pathlib import Path
 
-from ft_rendezvous.state.events import decode_event, encode_state, take_event
-from ft_rendezvous.state.known import RunState
-from ft_rendezvous.state.records import CycleStatus, NodeRole, NodeStatus, RunStatus
-from ft_rendezvous.state.view import reconcile, view_cycles, view_nodes, view_run
-from ft_rendezvous.state.window import Visitor
-from tests.integration.cluster import QUICK, TORCHRUN, WAIT_S, Cluster, find_processes, wait_until
+from ft_rendezvous.state.model.events import decode_event, encode_state, take_event
+from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.records import CycleStatus, NodeRole, NodeStatus, RunStatus
+from ft_rendezvous.state.model.view import reconcile, view_cycles, view_nodes, view_run
+from ft_rendezvous.state.read.store_query import Visitor
 from tests.state.test_export_log import log_files
+from tests.support.torchrun_cluster import QUICK, TORCHRUN, WAIT_S, Cluster, find_processes, wait_until
 
 
 def read(state_dir: Path) -> RunState:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.cluster import QUICK, WAIT_S, Cluster, free_port, wait_until
+from tests.support.torchrun_cluster import QUICK, WAIT_S, Cluster, free_port, wait_until
 
 FTR = str(Path(sys.executable).parent / "ftr")
 

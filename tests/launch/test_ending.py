@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.host.verdict_file import VerdictReport
 from ft_rendezvous.launch.ending import Ended, LetBe, Requeue, decide_requeue, exit_code_of
-from ft_rendezvous.verdict_file import VerdictReport
 
 
 def report(kind: str, is_retryable: bool = False) -> VerdictReport:

@@ -15,12 +15,12 @@ import pytest
 
 from ft_rendezvous.core.model import VerdictKind
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.host.verdict_file import VerdictReport, write_verdict
 from ft_rendezvous.launch import running
 from ft_rendezvous.launch.options import Plan, Process, Run
 from ft_rendezvous.launch.running import Running, await_endpoint, is_over, read_verdict
-from ft_rendezvous.net import listen
-from ft_rendezvous.tcp_store import ServedStore
-from ft_rendezvous.verdict_file import VerdictReport, write_verdict
+from ft_rendezvous.store.client import ServedStore
+from ft_rendezvous.store.net import listen
 
 
 def plan_of(place: Path, *scripts: str, store: str | None = None, publishes: Path | None = None) -> Plan:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.capacity import Spread
 from ft_rendezvous.core.model import Outcome
 from ft_rendezvous.errors import Refused
-from ft_rendezvous.ports import Add
-from ft_rendezvous.settings import RunSettings
-from tests.scenarios.cluster import Cluster, Node
+from ft_rendezvous.protocol.ops import Add
+from tests.scenarios.simulated_cluster import Cluster, Node
 from tests.sim.store import SimStore
 
 SETTINGS = RunSettings(run_id="r", min_nodes=2, max_nodes=4)

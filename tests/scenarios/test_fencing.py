@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.errors import Refused
-from ft_rendezvous.participant import Place
-from ft_rendezvous.ports import MultiGet, perform_move
-from ft_rendezvous.settings import RunSettings
-from tests.scenarios.cluster import Cluster
+from ft_rendezvous.protocol.ops import MultiGet, perform_move
+from ft_rendezvous.protocol.participant import Place
+from tests.scenarios.simulated_cluster import Cluster
 from tests.sim.store import SimStore
 
 SETTINGS = RunSettings(run_id="r", min_nodes=2, max_nodes=3, max_node_failures=0)

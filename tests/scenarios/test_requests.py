@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ft_rendezvous import board, wire
-from ft_rendezvous.core.joining import WorkerExit
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Outcome, Request, RequestKind, VerdictKind
+from ft_rendezvous.core.node_step import WorkerExit
 from ft_rendezvous.errors import Refused
-from ft_rendezvous.ports import Get, perform_move
-from ft_rendezvous.settings import RunSettings
-from ft_rendezvous.wire import Keys
-from tests.scenarios.cluster import EPOCH, Cluster, Node
+from ft_rendezvous.protocol import codec, operations
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.ops import Get, perform_move
+from tests.scenarios.simulated_cluster import EPOCH, Cluster, Node
 from tests.sim.store import SimStore
 
 
@@ -47,7 +47,7 @@ def ask(cluster: Cluster, kind: RequestKind, target: str = "", reason: str = "")
         target=target,
         reason=reason,
     )
-    perform_move(cluster.store, board.write_record(Keys(EPOCH), cluster.coordinator.view.opened, request))
+    perform_move(cluster.store, operations.write_record(Keys(EPOCH), cluster.coordinator.view.opened, request))
     cluster.settle()
 
 
@@ -243,7 +243,7 @@ def test_a_restart_that_would_end_the_run_is_refused() -> None:
     drain(cluster, "n1")
     ask(cluster, RequestKind.RESTART)
     assert cluster.verdict is None
-    answer = wire.decode_answer(cluster.store.perform(Get(Keys(EPOCH).answer("0123456789abcdef"))))
+    answer = codec.decode_answer(cluster.store.perform(Get(Keys(EPOCH).answer("0123456789abcdef"))))
     assert not answer.is_granted
     assert "would end the run" in answer.text
 

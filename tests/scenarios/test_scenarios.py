@@ -23,13 +23,13 @@ from pathlib import Path
 
 import pytest
 
-from ft_rendezvous import journal
+from ft_rendezvous.config.settings import RunSettings, parse_settings
 from ft_rendezvous.core.model import Outcome, Verdict
 from ft_rendezvous.errors import FtError
-from ft_rendezvous.participant import Place
-from ft_rendezvous.ports import Add
-from ft_rendezvous.settings import RunSettings, parse_settings
-from tests.scenarios.cluster import Cluster, Node
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.protocol.ops import Add
+from ft_rendezvous.protocol.participant import Place
+from tests.scenarios.simulated_cluster import Cluster, Node
 from tests.sim.store import SimStore
 
 HERE = Path(__file__).parent

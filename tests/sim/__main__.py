@@ -12,8 +12,8 @@ from functools import partial
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ft_rendezvous.conf import check_known, fields_by_key, values_for
-from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.config.schema import check_known, fields_by_key, values_for
+from ft_rendezvous.config.settings import RunSettings
 from tests.sim.shapes import Rules
 from tests.sim.world import Result, run_seed, time_crowd
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ft_rendezvous import wire
-from ft_rendezvous.core.joining import Drained, WorkerExit
 from ft_rendezvous.core.model import NodeInfo, Outcome, RequestKind, Verdict, View
+from ft_rendezvous.core.node_step import Drained, WorkerExit
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable
-from ft_rendezvous.participant import Participant, Place
-from ft_rendezvous.ports import Op
+from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.ops import Op
+from ft_rendezvous.protocol.participant import Participant, Place
 from tests.sim.faults import Ending
 from tests.sim.kernel import Connection, Delays, Process, Routine, Sleep, Thread
 from tests.sim.link import SimLink
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 MONITOR_S = 0.1
-decode_head = lru_cache(maxsize=8)(wire.decode_head)
+decode_head = lru_cache(maxsize=8)(codec.decode_head)
 
 
 class Signal(Exception):
@@ -133,11 +133,11 @@ class SimNode(Process):
 
     def _find_store(self, patience_s: float) -> Routine:
         server, deadline = self.world.server, self.clock() + patience_s
-        while server.is_dead or server.is_paused or wire.HEAD_KEY not in server.store.data:
+        while server.is_dead or server.is_paused or codec.HEAD_KEY not in server.store.data:
             if self.clock() >= deadline:
                 raise StoreUnavailable("store", "nothing listens there")
             yield Sleep(MONITOR_S)
-        self._greeted = decode_head(server.store.data[wire.HEAD_KEY]).view
+        self._greeted = decode_head(server.store.data[codec.HEAD_KEY]).view
 
     def _connect(self, name: str) -> Connection:
         return Connection(self, self.world.server, self.delays, f"{self.name} {name}")

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NoReturn
 
 from ft_rendezvous.core.capacity import Policy, Ranks
-from ft_rendezvous.core.liveness import acknowledged
+from ft_rendezvous.core.leases import acknowledged
 from ft_rendezvous.core.model import (
     AnyEvent,
     AnyRecord,
@@ -34,16 +34,16 @@ from ft_rendezvous.core.model import (
     VerdictKind,
     WorldGrows,
 )
-from ft_rendezvous.core.moving import Grow
+from ft_rendezvous.core.next_cycle import Grow
 from ft_rendezvous.errors import ProtocolBug, StoreUnavailable
-from ft_rendezvous.participant import Place
+from ft_rendezvous.protocol.participant import Place
 from tests.sim.faults import Ending
-from tests.sim.grounds import block_of, count_placeable, largest_world
 from tests.sim.kernel import Connection, Process
+from tests.sim.naive_capacity import block_of, count_placeable, largest_world
 
 if TYPE_CHECKING:
     from tests.sim.agent import SimNode
-    from tests.sim.census import Census
+    from tests.sim.naive_roster import Census
     from tests.sim.world import World
 
 

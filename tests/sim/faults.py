@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from ft_rendezvous.core.capacity import Policy
-from ft_rendezvous.participant import Place
+from ft_rendezvous.protocol.participant import Place
 from tests.sim.kernel import Process, Trap
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`ft_rendezvous.host` in virtual time: the coordinator's thread and the bell's, beside the server.
+"""`ft_rendezvous.host.host` in virtual time: the coordinator's thread and the bell's, beside the server.
 
 A pause of this process stops the coordinator; whether the server stops with it is the fault's choice, since a
 server has threads of its own.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ft_rendezvous.coordinator import Coordinator
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import FtError, StoreUnavailable
-from ft_rendezvous.ports import Delete, Get, Move
-from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.protocol.coordinator import Coordinator
+from ft_rendezvous.protocol.ops import Delete, Get, Move
 from tests.sim.kernel import Call, Condition, Connection, Delays, Process, Routine, Server, Sleep, Thread, Wait
 
 LOOPBACK_S = 2e-5

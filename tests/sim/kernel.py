@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.ports import Append, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Append, Get, MultiGet, MultiSet, Op, Set
 from tests.sim.store import SimStore
 
 SHORTEST_S = 1e-6

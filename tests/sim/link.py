@@ -1,4 +1,4 @@
-"""Drives a node's line in virtual time: what `ft_rendezvous.link` does with threads, this does with the scheduler."""
+"""Drives a node's loop in virtual time: what `node.threads` does with threads, this does with the scheduler."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from ft_rendezvous.core.model import Outcome
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.line import Line, Rest
-from ft_rendezvous.line import Routine as LineRoutine
-from ft_rendezvous.participant import Flow, Participant
-from ft_rendezvous.ports import Check, Move
+from ft_rendezvous.protocol.node_loop import Line, Rest
+from ft_rendezvous.protocol.node_loop import Routine as LineRoutine
+from ft_rendezvous.protocol.ops import Check, Move
+from ft_rendezvous.protocol.participant import Flow, Participant
 from tests.sim.kernel import Call, Condition, Connection, Process, Routine, Thread, Wait
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.capacity import Policy, Ranks, Spread
-from ft_rendezvous.core.moving import Grow
-from ft_rendezvous.settings import RunSettings
+from ft_rendezvous.core.next_cycle import Grow
 
 Rules = Mapping[str, Any]
 """Settings that say who is placed where, and how large a world is."""

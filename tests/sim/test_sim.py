@@ -66,7 +66,7 @@ def test_a_seed_is_one_run_whatever_python_hashes() -> None:
 
 
 def test_every_guarantee_has_its_checker_and_every_checker_its_guarantee() -> None:
-    protocol = (ROOT / "ft_rendezvous" / "PROTOCOL.md").read_text()
+    protocol = (ROOT / "ft_rendezvous" / "protocol" / "PROTOCOL.md").read_text()
     table = protocol.split("| guarantee | checker |")[1].split("\n\n")[0]
     assert sorted(re.findall(r"`(\w+)` \|$", table, re.MULTILINE)) == sorted(c.__name__ for c in checkers.ALL)
 

@@ -16,13 +16,10 @@ from unittest.mock import patch
 
 import msgspec
 
-from ft_rendezvous import board, coordinator, participant, wire
-from ft_rendezvous.coordinator import Coordinator
 from ft_rendezvous.core import sealing
 from ft_rendezvous.core.capacity import PlacementRules, Policy
-from ft_rendezvous.core.joining import Progress, TakeSeat, decide_step
+from ft_rendezvous.core.leases import LeaseTable, Pulse
 from ft_rendezvous.core.lifecycle import Role
-from ft_rendezvous.core.liveness import LeaseTable, Pulse
 from ft_rendezvous.core.model import (
     AnyRecord,
     AnyWhy,
@@ -36,16 +33,19 @@ from ft_rendezvous.core.model import (
     View,
     node_name,
 )
-from ft_rendezvous.core.moving import Grow, Growth, MoveDecision, decide_move
-from ft_rendezvous.core.moving import World as SealedWorld
+from ft_rendezvous.core.next_cycle import Grow, Growth, MoveDecision, decide_move
+from ft_rendezvous.core.next_cycle import World as SealedWorld
+from ft_rendezvous.core.node_step import Progress, TakeSeat, decide_step
 from ft_rendezvous.core.placement import place
 from ft_rendezvous.core.roster import Fence, FenceCause, Member, Roster
 from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
-from ft_rendezvous.line import Line
-from ft_rendezvous.participant import CHANGED, Flow, Participant
-from ft_rendezvous.ports import Add, Check, Delete, Get, Move, MultiSet
-from ft_rendezvous.registry import Registry
-from ft_rendezvous.wire import Keys
+from ft_rendezvous.protocol import codec, coordinator, operations, participant
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.coordinator import Coordinator
+from ft_rendezvous.protocol.membership import Registry
+from ft_rendezvous.protocol.node_loop import Line
+from ft_rendezvous.protocol.ops import Add, Check, Delete, Get, Move, MultiSet
+from ft_rendezvous.protocol.participant import CHANGED, Flow, Participant
 from tests.sim import checkers
 from tests.sim.agent import SimNode
 from tests.sim.checkers import Checker
@@ -108,7 +108,7 @@ def seats_in_order_of_arrival() -> AbstractContextManager[Any]:
             dealt[index % channels][incarnation] = seat
         return dealt
 
-    return patch.object(wire, "by_channel", by_channel)
+    return patch.object(codec, "by_channel", by_channel)
 
 
 @_variant("nothing_said_is_lost")
@@ -119,10 +119,10 @@ def opened_in_one_go() -> AbstractContextManager[Any]:
         logs = [keys.log(opened.cycle_id, shard) for shard in range(opened.shards)]
         names = [keys.arrived(opened.cycle_id), keys.withdrawn(opened.cycle_id), *logs]
         values = [b"0", b"0", *[b""] * len(logs)]
-        event_names, event_values = board._publication(keys, [opened] * opened.channels, head)
+        event_names, event_values = operations._publication(keys, [opened] * opened.channels, head)
         yield MultiSet([*names, *event_names], [*values, *event_values])
 
-    return patch.object(board, "publish_opened", publish_opened)
+    return patch.object(operations, "publish_opened", publish_opened)
 
 
 @_variant("cycle_ids_are_monotonic")
@@ -157,7 +157,7 @@ def head_read_before_arrival() -> AbstractContextManager[Any]:
         self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
         self.progress, self.has_lapsed, self.has_left = Progress(), False, False
         yield from self.beat()
-        head = (yield from board.read_head()).view
+        head = (yield from operations.read_head()).view
         if head.closed is None:
             yield from self._arrive(head.opened)
         self.view = head
@@ -272,7 +272,7 @@ def last_read_start_wins() -> AbstractContextManager[Any]:
         self.drop(holder.arrival.incarnation)
         return [Fence(holder.arrival.incarnation, holder.name, FenceCause.REPLACED, reason)]
 
-    in_any_order = patch("ft_rendezvous.registry.sorted", lambda items, key: list(items), create=True)
+    in_any_order = patch("ft_rendezvous.protocol.membership.sorted", lambda items, key: list(items), create=True)
     return _all(in_any_order, patch.object(Roster, "_contest_infra_rank", _contest_infra_rank))
 
 

@@ -14,18 +14,18 @@ from random import Random
 
 import msgspec
 
-from ft_rendezvous.coordinator import Coordinator
 from ft_rendezvous.core.model import NodeInfo
-from ft_rendezvous.journal import CycleWaits, Entry, RecordRefused
+from ft_rendezvous.protocol.coordinator import Coordinator
+from ft_rendezvous.protocol.journal import CycleWaits, Entry, RecordRefused
 from tests.sim import checkers
 from tests.sim.agent import SimNode
 from tests.sim.checkers import Violation
-from tests.sim.eyes import Eyes
 from tests.sim.faults import Faults, Workers
-from tests.sim.grounds import Grounds, block_of, count_placeable
 from tests.sim.host import SimHost
 from tests.sim.kernel import Kernel, Process, Server
+from tests.sim.naive_capacity import Grounds, block_of, count_placeable
 from tests.sim.shapes import Rules, Shape, crowd, draw_rules, draw_shape, with_rules
+from tests.sim.sightings import Eyes
 
 MOST_STEPS = 400_000
 """A run that takes more steps spins."""

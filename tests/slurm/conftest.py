@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import INSTALL, SlurmCluster, is_installed
 from tests.slurm.jobs import Submitter
+from tests.slurm.slurm_cluster import INSTALL, SlurmCluster, is_installed
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import NODES, SlurmCluster, find_processes
 from tests.slurm.jobs import Submitter
+from tests.slurm.slurm_cluster import NODES, SlurmCluster, find_processes
 
 SAY_WHERE = 'echo "where=$SLURMD_NODENAME rank=$SLURM_PROCID topology=$SLURM_TOPOLOGY_ADDR"'
 

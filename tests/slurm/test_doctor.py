@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.slurm.cluster import SlurmCluster, free_ports
+from tests.slurm.slurm_cluster import SlurmCluster, free_ports
 
 CONF = "domain_from=slurm-topology"
 

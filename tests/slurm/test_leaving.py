@@ -7,8 +7,8 @@ import re
 import signal
 from datetime import datetime, timedelta
 
-from tests.slurm.cluster import SlurmCluster
 from tests.slurm.jobs import START_S, Run, Submitter
+from tests.slurm.slurm_cluster import SlurmCluster
 
 TIME_LOOK_S = 30.0
 """How often slurmctld looks at time limits."""

@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from tests.integration.workers.train import EXIT_ON_PURPOSE
-from tests.slurm.cluster import SlurmCluster
 from tests.slurm.jobs import Submitter
+from tests.slurm.slurm_cluster import SlurmCluster
 
 SECONDS_AFTER_THE_LAST_STEP = 10.0
 """In which all nodes hear of the end and leave; Python processes with torch in them take their time to end."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from ft_rendezvous.state.events import Event, decode_event, encode_event, take_event, tell_state
-from ft_rendezvous.state.known import RunState
+from ft_rendezvous.state.model.events import Event, decode_event, encode_event, take_event, tell_state
+from ft_rendezvous.state.model.known import RunState
 
 
 def lay_out(state_dir: Path, lines: Sequence[bytes], *, per_file: int = 1_000_000, name: str = "") -> Path:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ft_rendezvous import journal
 from ft_rendezvous.core.lifecycle import Role
-from ft_rendezvous.state.events import Event, encode_event, make_event, take_event
-from ft_rendezvous.state.known import RunState, role_of
-from ft_rendezvous.state.records import CycleStatus, NodeStatus
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model.events import Event, encode_event, make_event, take_event
+from ft_rendezvous.state.model.known import RunState, role_of
+from ft_rendezvous.state.model.records import CycleStatus, NodeStatus
 from tests.sim.world import World
 
 BORN_NS = 1_800_000_000_000_000_000

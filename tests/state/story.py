@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ft_rendezvous import journal
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import (
     AnyWhy,
@@ -16,8 +15,9 @@ from ft_rendezvous.core.model import (
     WorkersFailed,
 )
 from ft_rendezvous.core.roster import FenceCause
-from ft_rendezvous.state.events import encode_event, make_event, take_event
-from ft_rendezvous.state.known import NS, RunState
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model.events import encode_event, make_event, take_event
+from ft_rendezvous.state.model.known import NS, RunState
 
 BEGAN_NS = 1_741_917_600 * NS
 """2025-03-14 02:00:00 UTC."""

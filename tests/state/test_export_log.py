@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ft_rendezvous.state.events import StateTold, decode_event, encode_state, take_event
-from ft_rendezvous.state.export_log import ExportLog
-from ft_rendezvous.state.folders import list_files, run_folder
-from ft_rendezvous.state.known import RunState
-from ft_rendezvous.state.stream import Stream
+from ft_rendezvous.state.model.events import StateTold, decode_event, encode_state, take_event
+from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.record.export_log import ExportLog
+from ft_rendezvous.state.record.folders import list_files, run_folder
+from ft_rendezvous.state.record.stream import Stream
 from tests.state.recording import Recording, record_seed
 
 LONG_S = 20.0
@@ -171,7 +171,7 @@ def test_a_slow_disk_holds_nobody_up_and_memory_does_not_grow() -> None:
 def test_a_slow_disk_is_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ft_rendezvous.state.stream.Stream.__init__.__defaults__", (None, 2_000))
+    monkeypatch.setattr("ft_rendezvous.state.record.stream.Stream.__init__.__defaults__", (None, 2_000))
     recording, disk = record_seed(3), Disk()
     disk.may_go_on.clear()
     log = ExportLog(tmp_path, write=disk.write)

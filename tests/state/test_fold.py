@@ -7,7 +7,6 @@ from itertools import product
 
 import pytest
 
-from ft_rendezvous import journal
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import (
     AnyWhy,
@@ -23,10 +22,11 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.errors import ProtocolBug
-from ft_rendezvous.state.events import encode_state
-from ft_rendezvous.state.fold import FAILURES_KEPT, NS, fold
-from ft_rendezvous.state.known import RunState, role_of
-from ft_rendezvous.state.records import (
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model.events import encode_state
+from ft_rendezvous.state.model.fold import FAILURES_KEPT, NS, fold
+from ft_rendezvous.state.model.known import RunState, role_of
+from ft_rendezvous.state.model.records import (
     CYCLE_TABLE,
     NODE_TABLE,
     RUN_TABLE,
@@ -36,7 +36,7 @@ from ft_rendezvous.state.records import (
     RunStatus,
     step,
 )
-from ft_rendezvous.state.view import reconcile, view_cycles, view_nodes, view_run, view_vanished
+from ft_rendezvous.state.model.view import reconcile, view_cycles, view_nodes, view_run, view_vanished
 
 
 class Story:

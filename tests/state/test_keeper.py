@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ft_rendezvous import session
+from ft_rendezvous.config.state_settings import StateSettings
 from ft_rendezvous.core.model import Placement
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.journal import CycleSealed, Looked
-from ft_rendezvous.state import feed as feed_module
-from ft_rendezvous.state import recorder as recorder_module
-from ft_rendezvous.state.events import encode_state
-from ft_rendezvous.state.feed import Feed, KeeperConfig
-from ft_rendezvous.state.recorder import Recorder
-from ft_rendezvous.state_settings import StateSettings
+from ft_rendezvous.node import session
+from ft_rendezvous.protocol.journal import CycleSealed, Looked
+from ft_rendezvous.state.model.events import encode_state
+from ft_rendezvous.state.record import pipe as feed_module
+from ft_rendezvous.state.record import recorder as recorder_module
+from ft_rendezvous.state.record.pipe import Feed, KeeperConfig
+from ft_rendezvous.state.record.recorder import Recorder
 from tests.contract.benches import LONG_S
 from tests.contract.live import run_settings
 from tests.state.recording import Recording, record_seed

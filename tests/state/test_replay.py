@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ft_rendezvous.state.events import copy_state, decode_event, encode_state, replay, take_event, tell_state
-from ft_rendezvous.state.known import RunState
+from ft_rendezvous.state.model.events import copy_state, decode_event, encode_state, replay, take_event, tell_state
+from ft_rendezvous.state.model.known import RunState
 from tests.state.recording import record_seed
 
 SEEDS = range(300)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from ft_rendezvous.cli.report import read_report
-from ft_rendezvous.state.known import NS, RunState
-from ft_rendezvous.state.plotting import CannotDraw, draw_timeline
-from ft_rendezvous.state.reading import Gap, LogReader
-from ft_rendezvous.state.report import Phase, Report
-from ft_rendezvous.state.report_page import write_page
-from ft_rendezvous.state.sources import Picture
-from ft_rendezvous.state.view import view_run
+from ft_rendezvous.state.model.known import NS, RunState
+from ft_rendezvous.state.model.view import view_run
+from ft_rendezvous.state.read.log_reader import Gap, LogReader
+from ft_rendezvous.state.read.sources import Picture
+from ft_rendezvous.state.report.page import write_page
+from ft_rendezvous.state.report.plots import CannotDraw, draw_timeline
+from ft_rendezvous.state.report.report import Phase, Report
 from tests.state.layout import lay_out, path_of
 from tests.state.recording import record_seed
 from tests.state.story import tell_story

@@ -9,10 +9,10 @@ import sys
 import time
 import urllib.request
 
-from ft_rendezvous.state_settings import StateSettings
+from ft_rendezvous.config.state_settings import StateSettings
 from tests.contract.live import LiveNode, LiveRun, live_run
-from tests.integration.cluster import free_port
 from tests.state.test_export_log import wait_for
+from tests.support.torchrun_cluster import free_port
 
 CYCLES = 30
 READERS = 200

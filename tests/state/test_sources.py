@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
-from ft_rendezvous.state.events import decode_event, tell_state
-from ft_rendezvous.state.http_source import HttpSource
-from ft_rendezvous.state.known import RunState
-from ft_rendezvous.state.sources import FolderSource, Picture, StoreSource, picture_state
+from ft_rendezvous.state.model.events import decode_event, tell_state
+from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.read.http_source import HttpSource
+from ft_rendezvous.state.read.sources import FolderSource, Picture, StoreSource, picture_state
 from tests.state.layout import fold_all, lay_out
 from tests.state.story import tell_story
 

@@ -6,13 +6,14 @@ from typing import get_args
 
 import pytest
 
-from ft_rendezvous import journal
 from ft_rendezvous.core.model import AnyWhy
-from ft_rendezvous.state.events import decode_event, make_event, tell_state
-from ft_rendezvous.state.known import RunState, cause_of
-from ft_rendezvous.state.reading import Missing
-from ft_rendezvous.state.wording import CAUSES, clean, describe, describe_missing, duration, local_time, names_in
-from ft_rendezvous.wire import BadRecord
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.protocol.codec import BadRecord
+from ft_rendezvous.state.model.events import decode_event, make_event, tell_state
+from ft_rendezvous.state.model.known import RunState, cause_of
+from ft_rendezvous.state.model.wording import CAUSES, describe, local_time, names_in
+from ft_rendezvous.state.read.log_reader import Missing, describe_missing
+from ft_rendezvous.text import clean, duration
 from tests.state.recording import record_seed
 from tests.state.story import tell_story
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.worker.porch import ENVIRON, Porch
+from tests.worker.inbox_rig import ENVIRON, Porch
 
 
 @pytest.fixture(autouse=True)

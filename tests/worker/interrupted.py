@@ -12,7 +12,7 @@ import types
 from pathlib import Path
 from typing import NoReturn
 
-from ft_rendezvous import health
+from ft_rendezvous.agent import health
 
 FOREVER_S = 3600.0
 

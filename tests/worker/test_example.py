@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ft_rendezvous import worker
-from ft_rendezvous.messages import AtCheckpoint
-from tests.integration.cluster import MARKER, TORCHRUN, find_processes, send, wait_until
-from tests.worker.porch import CYCLE_ID, Porch
+from ft_rendezvous.agent.worker_messages import AtCheckpoint
+from tests.support.torchrun_cluster import MARKER, TORCHRUN, find_processes, send, wait_until
+from tests.worker.inbox_rig import CYCLE_ID, Porch
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "worker-api.md"
 

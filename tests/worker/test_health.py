@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from ft_rendezvous import health
-from ft_rendezvous.health import check_health
-from ft_rendezvous.messages import MAX_REASON_CHARS
-from tests.integration.cluster import MARKER, find_processes, send, wait_until
-from tests.worker.porch import open_fds
+from ft_rendezvous.agent import health
+from ft_rendezvous.agent.health import check_health
+from ft_rendezvous.text import MAX_REASON_CHARS
+from tests.support.torchrun_cluster import MARKER, find_processes, send, wait_until
+from tests.worker.inbox_rig import open_fds
 
 PATIENCE_S = 120.0
 SCRIPT = Path(__file__).with_name("interrupted.py")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ft_rendezvous.workers import TAIL_BYTES, last_words_in
+from ft_rendezvous.agent.worker_group import TAIL_BYTES, last_words_in
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ft_rendezvous import nvidia_health
-from ft_rendezvous.nvidia_health import ask_nvidia
+from ft_rendezvous.agent import nvidia_health
+from ft_rendezvous.agent.nvidia_health import ask_nvidia
 
 checks: Any = pytest.importorskip("nvidia_resiliency_ext.shared_utils.health_check")
 

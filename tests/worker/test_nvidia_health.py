@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ft_rendezvous import health
-from ft_rendezvous.health import check_health
+from ft_rendezvous.agent import health
+from ft_rendezvous.agent.health import check_health
 
 NAME = "nvidia_resiliency_ext.shared_utils.health_check"
 PATIENCE_S = 120.0

@@ -13,10 +13,11 @@ from collections.abc import Callable
 import pytest
 
 from ft_rendezvous import worker
-from ft_rendezvous.door import Door
-from ft_rendezvous.messages import MAX_REASON_CHARS, AtCheckpoint, Drain, Message, Restart
-from tests.integration.cluster import WAIT_S
-from tests.worker.porch import CYCLE_ID, ENVIRON, Porch, open_fds
+from ft_rendezvous.agent.worker_inbox import Door
+from ft_rendezvous.agent.worker_messages import AtCheckpoint, Drain, Message, Restart
+from ft_rendezvous.text import MAX_REASON_CHARS
+from tests.support.torchrun_cluster import WAIT_S
+from tests.worker.inbox_rig import CYCLE_ID, ENVIRON, Porch, open_fds
 
 CALLS: list[Callable[[], bool]] = [lambda: worker.request_restart("slow"), worker.request_drain, worker.at_checkpoint]
 by_call = pytest.mark.parametrize("call", CALLS, ids=["restart", "drain", "checkpoint"])
@@ -27,7 +28,7 @@ print(worker.info().rank, worker.request_restart("a\\nb"), worker.request_drain(
 """
 
 AGENT = """
-from ft_rendezvous.door import Door
+from ft_rendezvous.agent.worker_inbox import Door
 print(Door(print).address, flush=True)
 input()
 """
@@ -172,8 +173,9 @@ def test_a_full_door_drops_the_message_and_holds_nobody(monkeypatch: pytest.Monk
 
 
 def test_the_import_is_cheap() -> None:
-    """A fresh interpreter loads the standard library and two modules of ours."""
+    """A fresh interpreter loads the standard library and a handful of small modules of ours."""
     program = "import sys; before = set(sys.modules); import ft_rendezvous.worker; print(*set(sys.modules) - before)"
     loaded = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=True).stdout.split()
     foreign = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names}
-    assert foreign == {"ft_rendezvous", "ft_rendezvous.worker", "ft_rendezvous.messages"}
+    ours = ("agent", "agent.worker_messages", "env_names", "text", "worker")
+    assert foreign == {"ft_rendezvous", *(f"ft_rendezvous.{name}" for name in ours)}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ft_rendezvous.doctor.facts import Lookup, NodeFacts
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
-from ft_rendezvous.doctor.wording import count, duration
+from ft_rendezvous.text import count, duration
 
 SLOW_S = 0.05
 STALLING_S = 1.0

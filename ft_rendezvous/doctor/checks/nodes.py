@@ -6,7 +6,8 @@ from collections import defaultdict
 
 from ft_rendezvous.doctor.facts import NodeFacts
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
-from ft_rendezvous.doctor.wording import count, duration, fold_names, listing
+from ft_rendezvous.doctor.wording import fold_names
+from ft_rendezvous.text import count, duration, listing
 
 
 def judge_reports(seen: Examination) -> list[Finding]:
@@ -33,7 +34,7 @@ def judge_reports(seen: Examination) -> list[Finding]:
             Finding(
                 check="reports",
                 status=Status.FAIL,
-                fact=f"another version of ft-rendezvous is there ({listing(versions)}) and could not be examined",
+                fact=f"another version of ft-rendezvous is there ({listing(versions, 3)}) and could not be examined",
                 remedy="install the same ft-rendezvous everywhere",
                 nodes=tuple(hello.host for hello in seen.misfits),
             )
@@ -72,7 +73,7 @@ def judge_infra_ranks(seen: Examination) -> list[Finding]:
             by_rank[node.infra_rank].append(node)
     twice = {rank: nodes for rank, nodes in sorted(by_rank.items()) if len(nodes) > 1}
     if twice:
-        told = [f"infra rank {rank} is that of {listing(seen.names(nodes))}" for rank, nodes in twice.items()]
+        told = [f"infra rank {rank} is that of {listing(seen.names(nodes), 3)}" for rank, nodes in twice.items()]
         return [
             Finding(
                 check="infra-ranks",

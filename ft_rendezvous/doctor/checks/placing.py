@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ft_rendezvous.core.explaining import foresee, lacks_place
+from ft_rendezvous.core.explain import foresee, lacks_place
 from ft_rendezvous.core.snapshot import Snapshot, SnapshotNode, restore
 from ft_rendezvous.doctor.facts import NodeFacts
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
-from ft_rendezvous.doctor.wording import count, describe_nodes
+from ft_rendezvous.doctor.wording import describe_nodes
+from ft_rendezvous.text import count
 
 
 def judge_settings(seen: Examination) -> list[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ft_rendezvous.doctor.facts import Attempt, LiveRun, NodeFacts, State
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
-from ft_rendezvous.doctor.wording import count, listing
+from ft_rendezvous.text import count, listing
 
 ANOTHER_PORT = "choose another port in --endpoint, and in --rdzv-endpoint"
 
@@ -55,7 +55,7 @@ def _judge_run(seen: Examination) -> tuple[Status, str, str]:
     if run.run_id != seen.run_id:
         return Status.FAIL, f"{fact}; it is not {seen.run_id!r}", ANOTHER_PORT
     if seen.run_differs:
-        differs = listing(seen.run_differs)
+        differs = listing(seen.run_differs, 3)
         return Status.FAIL, f"{fact}; its settings differ: {differs}", "use the same --nnodes and --rdzv-conf"
     return Status.PASS, fact, ""
 
@@ -145,8 +145,8 @@ def judge_families(seen: Examination) -> list[Finding]:
 
 
 def _tell_broken(attempts: Sequence[Attempt]) -> str:
-    dead = listing([f"{attempt.address} does not work ({attempt.error})" for attempt in attempts if attempt.error])
-    works = listing([attempt.address for attempt in attempts if not attempt.error])
+    dead = listing([f"{attempt.address} does not work ({attempt.error})" for attempt in attempts if attempt.error], 3)
+    works = listing([attempt.address for attempt in attempts if not attempt.error], 3)
     return f"of the endpoint's addresses {dead}, {works} does"
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from ft_rendezvous.doctor.facts import NodeFacts, Torch
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
-from ft_rendezvous.doctor.wording import describe_nodes, duration
+from ft_rendezvous.doctor.wording import describe_nodes
+from ft_rendezvous.text import duration
 
 OLDEST, NEWEST = (2, 8), (2, 13)
 SUPPORTED = "2.8 to 2.13"

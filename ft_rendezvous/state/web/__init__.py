@@ -1,4 +1,5 @@
-"""What is known of a run, told over HTTP: to programs, to Prometheus and to people.
+"""The state of a run over HTTP: for programs, for Prometheus and for people.
 
-Reads what the coordinator told and writes nothing: no request can change a run, and none reaches its coordinator.
+Owns routes, the page and who may connect. Writes nothing: no request can change a run, and none reaches its
+coordinator.
 """

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ft_rendezvous.state import view
-from ft_rendezvous.state.known import NS
-from ft_rendezvous.state.records import without_ranks
+from ft_rendezvous.state.model import view
+from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.state.model.records import without_ranks
 from ft_rendezvous.state.web.answers import PACKED_FROM_BYTES, Answer, Shelf
 from ft_rendezvous.state.web.guard import Guard, Keyring, Refusal, not_found, refuse
 from ft_rendezvous.state.web.hub import Hub
@@ -27,8 +27,8 @@ from ft_rendezvous.state.web.metrics import MEDIA_TYPE, write_metrics
 from ft_rendezvous.state.web.openapi import describe_api
 from ft_rendezvous.state.web.page import INDEX, PageFile, read_page
 from ft_rendezvous.state.web.routes import ENDPOINTS, JSON, Problem
-from ft_rendezvous.state.web.seeing import see_cycles, see_health, see_run, stamp_cycles, stamp_run
 from ft_rendezvous.state.web.sending import BytesResponse, FollowResponse, Outflow
+from ft_rendezvous.state.web.views import see_cycles, see_health, see_run, stamp_cycles, stamp_run
 
 log = logging.getLogger("ft_rendezvous")
 

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import msgspec
 
-from ft_rendezvous.journal import RunBegan
-from ft_rendezvous.state.events import Event, StateTold, decode_event, take_event, tell_state
-from ft_rendezvous.state.known import HISTORY, RunState
+from ft_rendezvous.protocol.journal import RunBegan
+from ft_rendezvous.state.model.events import Event, StateTold, decode_event, take_event, tell_state
+from ft_rendezvous.state.model.known import HISTORY, RunState
 from ft_rendezvous.state.web.answers import Shelf
 
 log = logging.getLogger("ft_rendezvous")

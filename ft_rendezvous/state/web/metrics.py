@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from ft_rendezvous.state import view
-from ft_rendezvous.state.known import NS, LostTime, RunState
-from ft_rendezvous.state.records import Cycle, CycleStatus, NodeRole, NodeStatus, Run, RunStatus
+from ft_rendezvous.state.model import view
+from ft_rendezvous.state.model.known import NS, LostTime, RunState
+from ft_rendezvous.state.model.records import Cycle, CycleStatus, NodeRole, NodeStatus, Run, RunStatus
 from ft_rendezvous.state.web.hub import Hub
-from ft_rendezvous.state.web.seeing import is_vanished
+from ft_rendezvous.state.web.views import is_vanished
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SEAL_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)

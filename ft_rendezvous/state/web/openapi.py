@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ft_rendezvous.state.records import SCHEMA_VERSION
+from ft_rendezvous.state.model.records import SCHEMA_VERSION
 from ft_rendezvous.state.web.routes import ENDPOINTS, JSON, Endpoint, Health, Problem
 
 _ERRORS = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from ft_rendezvous.state.events import Event
-from ft_rendezvous.state.records import Cycle, Node, Run
+from ft_rendezvous.state.model.events import Event
+from ft_rendezvous.state.model.records import Cycle, Node, Run
 
 PREFIX = "/api/ft/v1"
 JSON = "application/json"

@@ -13,7 +13,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ft_rendezvous.state import view
+from ft_rendezvous.state.model import view
 from ft_rendezvous.state.web.app import make_app
 from ft_rendezvous.state.web.hub import Hub
 from ft_rendezvous.state.web.serving import Serving, serve

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ft_rendezvous import journal
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import (
     AnyWhy,
@@ -22,8 +21,9 @@ from ft_rendezvous.core.model import (
     WorkersFailed,
 )
 from ft_rendezvous.core.roster import FenceCause
-from ft_rendezvous.state.events import encode_event, make_event, take_event
-from ft_rendezvous.state.known import NS, Member, RunState
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model.events import encode_event, make_event, take_event
+from ft_rendezvous.state.model.known import NS, Member, RunState
 
 LEASE_S = 60
 """Longer than any test waits: a coordinator that is silent for three of them has vanished."""

@@ -8,11 +8,11 @@ from typing import get_args
 
 import pytest
 
-from ft_rendezvous import journal
 from ft_rendezvous.core.model import AnyWhy
 from ft_rendezvous.core.roster import FenceCause
+from ft_rendezvous.protocol import journal
 from ft_rendezvous.state import web
-from ft_rendezvous.state.records import CycleStatus, NodeRole, RunStatus
+from ft_rendezvous.state.model.records import CycleStatus, NodeRole, RunStatus
 
 PAGE = Path(web.__file__).parent / "page"
 FILES = sorted(PAGE.iterdir())

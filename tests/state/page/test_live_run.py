@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.integration.cluster import QUICK, Cluster, free_port
 from tests.state.page.browser import Page
+from tests.support.torchrun_cluster import QUICK, Cluster, free_port
 
 PICTURE = os.environ.get("FT_PICTURE")
 """Where to keep a picture of the page after the loss; the one in the docs is made so."""

@@ -10,8 +10,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from ft_rendezvous import journal
 from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.protocol import journal
 from tests.state.page.browser import Page, Server
 from tests.state.page.story import Story, crowded, eventful
 from tests.state.recording import record_seed

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.state import EPOCH, large_run
-from ft_rendezvous.state.events import StateTold, decode_event, encode_state, replay, tell_state
+from ft_rendezvous.state.model.events import StateTold, decode_event, encode_state, replay, tell_state
 from ft_rendezvous.state.web.hub import Hub
 from tests.state.recording import Recording, record_seed
 from tests.state.web.servers import API, client_of, hub_of, make_client, serving, wait_until

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from benchmarks.state import BORN_NS, EPOCH, NODES, large_run, look
-from ft_rendezvous.state import view
-from ft_rendezvous.state.known import NS
+from ft_rendezvous.state.model import view
+from ft_rendezvous.state.model.known import NS
 from ft_rendezvous.state.web.hub import Hub
 from tests.state.web.servers import API, client_of, hub_of, make_client, serving
 

@@ -7,11 +7,11 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from ft_rendezvous import journal
-from ft_rendezvous.state import view
-from ft_rendezvous.state.events import encode_event, make_event
-from ft_rendezvous.state.known import NS
-from ft_rendezvous.state.records import NodeRole, NodeStatus
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model import view
+from ft_rendezvous.state.model.events import encode_event, make_event
+from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.state.model.records import NodeRole, NodeStatus
 from ft_rendezvous.state.web.hub import Hub
 from tests.state.recording import BORN_NS, record_seed
 from tests.state.web.servers import client_of, hub_of

@@ -8,11 +8,11 @@ import socket
 import msgspec
 import pytest
 
-from ft_rendezvous import journal
-from ft_rendezvous.state import view
-from ft_rendezvous.state.events import encode_event, make_event, replay, tell_state
-from ft_rendezvous.state.known import NS
-from ft_rendezvous.state.records import Cycle, CycleStatus, Node, Run, RunStatus
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model import view
+from ft_rendezvous.state.model.events import encode_event, make_event, replay, tell_state
+from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.state.model.records import Cycle, CycleStatus, Node, Run, RunStatus
 from ft_rendezvous.state.web.hub import Hub
 from tests.state.recording import BORN_NS, record_seed
 from tests.state.web.servers import API, client_of, hub_of

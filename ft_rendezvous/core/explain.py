@@ -1,0 +1,252 @@
+"""Why a placement is as it is: for every node the reason, for every cycle one line.
+
+Reads a placement afterwards and decides nothing, so that placing costs no explanation.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from ft_rendezvous.core.capacity import Cover, PlacementRules, Ranks, capacity, cover_of, is_complete
+from ft_rendezvous.core.model import Arrival, NodeInfo, Placement, node_name
+from ft_rendezvous.core.placement import place
+from ft_rendezvous.core.sealing import NeedsBlocks, NeedsNodes, find_lack
+from ft_rendezvous.text import NAMED
+
+# --- reasons ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    def __str__(self) -> str:
+        return "keeps its rank"
+
+
+@dataclass(frozen=True, slots=True)
+class CameBack:
+    def __str__(self) -> str:
+        return "came back to the rank of its infra rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Replaces:
+    node: str
+    gone_from: str | None
+    """The domain of that node."""
+    domain: str | None
+    is_benched: bool = False
+    """That node is here, and a spare now: its segment or unit could not be filled."""
+
+    def __str__(self) -> str:
+        told = f"in place of {self.node}"
+        if self.gone_from is not None:
+            told += ", of the same domain" if self.domain == self.gone_from else f", of domain {self.gone_from}"
+        return told + (", which is a spare now" if self.is_benched else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    was: int
+    """Its rank in the last world."""
+
+    def __str__(self) -> str:
+        return f"had rank {self.was}"
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    def __str__(self) -> str:
+        return "next in topology order"
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    def __str__(self) -> str:
+        return "spare: every rank is taken"
+
+
+@dataclass(frozen=True, slots=True)
+class TooFew:
+    """Its domain or unit cannot fill another block."""
+
+    where: str
+    have: int
+    need: int
+    block: str
+
+    def __str__(self) -> str:
+        return f"spare: {self.where} has {self.have} left, a {self.block} takes {self.need}"
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """Its unit has enough nodes, but not in whole segments."""
+
+    unit: str
+    segment: int
+
+    def __str__(self) -> str:
+        return f"spare: unit {self.unit} is not in whole segments of {self.segment}"
+
+
+@dataclass(frozen=True, slots=True)
+class Nowhere:
+    """It does not say where it is, and that is needed."""
+
+    what: str
+
+    def __str__(self) -> str:
+        return f"spare: it has no {self.what}"
+
+
+Reason = Kept | CameBack | Replaces | Moved | InOrder | Spare | TooFew | Torn | Nowhere
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One node of a placement."""
+
+    rank: int | None
+    node: NodeInfo
+    reason: Reason
+
+
+def explain(
+    placement: Placement, arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules
+) -> list[Line]:
+    """A line for every node, ranks first."""
+    rank_before = {seat.incarnation: rank for rank, seat in enumerate(previous)}
+    lines = [
+        Line(rank, arrived[name].node, _why_here(rank, arrived[name], previous, rank_before, arrived, rules))
+        for rank, name in enumerate(placement.ranks)
+    ]
+    standbys = [arrived[incarnation].node for incarnation in placement.standbys]
+    left: dict[str | None, list[NodeInfo]] = defaultdict(list)
+    for node in standbys:
+        left[_pool_of(node, rules)].append(node)
+    reasons = {pool: _why_spare(pool, nodes, rules) for pool, nodes in left.items()}
+    return lines + [Line(None, node, reasons[_pool_of(node, rules)]) for node in standbys]
+
+
+def _why_here(  # noqa: PLR0917
+    rank: int,
+    arrival: Arrival,
+    previous: Sequence[Arrival],
+    rank_before: Mapping[str, int],
+    arrived: Mapping[str, Arrival],
+    rules: PlacementRules,
+) -> Reason:
+    was = rank_before.get(arrival.incarnation)
+    if was is not None:
+        return Kept() if was == rank else Moved(was)
+    if rank >= len(previous) or rules.ranks is Ranks.TOPOLOGY:
+        return InOrder()
+    gone, node = previous[rank].node, arrival.node
+    if gone.infra_rank is not None and (gone.infra_rank, gone.domain_id) == (node.infra_rank, node.domain_id):
+        return CameBack()
+    is_benched = previous[rank].incarnation in arrived
+    return Replaces(node_name(gone), gone.domain_id, node.domain_id, is_benched)
+
+
+def _pool_of(node: NodeInfo, rules: PlacementRules) -> str | None:
+    return node.unit_id if rules.needs_unit else node.domain_id
+
+
+def _why_spare(pool: str | None, left: Sequence[NodeInfo], rules: PlacementRules) -> Reason:
+    """Why nodes of one domain, or unit, are left over."""
+    where = "unit" if rules.needs_unit else "domain"
+    if rules.block > 1 and pool is None:
+        return Nowhere(where)
+    if len(left) < rules.block:
+        return TooFew(f"{where} {pool}", len(left), rules.block, rules.block_name)
+    if pool is not None and rules.needs_unit and not is_complete(left, rules):
+        return Torn(pool, rules.segment)
+    return Spare()
+
+
+# --- what would be -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a cycle would be sealed with if these nodes arrived and nobody else did."""
+
+    lack: NeedsNodes | NeedsBlocks | None
+    """Why it would not be."""
+    lines: Sequence[Line] = ()
+    world: tuple[Arrival, ...] | None = None
+    cover: Cover | None = None
+    is_smaller: bool = False
+    """The world would be smaller than the last one: a last call comes first."""
+
+
+def foresee(arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules) -> Outlook:
+    nodes = [arrival.node for arrival in arrived.values()]
+    size = rules.world_size(capacity(nodes, rules))
+    if size == 0:
+        return Outlook(find_lack(arrived, (), rules))
+    placement = place(arrived, previous, size, rules)
+    world = tuple(arrived[incarnation] for incarnation in placement.ranks)
+    cover = cover_of([arrival.node for arrival in world], nodes, rules)
+    return Outlook(None, explain(placement, arrived, previous, rules), world, cover, size < len(previous))
+
+
+def lacks_place(node: NodeInfo, rules: PlacementRules) -> bool:
+    """Whether a node would be refused, because it does not say where it is."""
+    return (rules.needs_domain and node.domain_id is None) or (rules.needs_unit and node.unit_id is None)
+
+
+# --- one line per cycle -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a placement changed, and what may happen next."""
+
+    kept: int
+    moved: int
+    """Nodes of the last world with another rank."""
+    new: int
+    benched: int
+    """Nodes of the last world that are here and have no rank any more."""
+    changes: tuple[tuple[int, str, Reason], ...]
+    """Rank, node and reason of the first few that were not there before."""
+    cover: Cover
+    least: int | None
+    """How small the world may become, if it may."""
+
+    def __str__(self) -> str:
+        changes = "; ".join(f"rank {rank} {node}, {reason}" for rank, node, reason in self.changes)
+        more = self.moved + self.new - len(self.changes)
+        tail = f": {changes}" + (f" and {more} more" if more else "") if changes else ""
+        counts = f"kept={self.kept} moved={self.moved} new={self.new} benched={self.benched}"
+        shrinks = "" if self.least is None else f", and the world may shrink to {self.least}"
+        return f"{counts}; spares cover {self.cover}{shrinks}{tail}"
+
+
+def summarize(
+    placement: Placement, arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules
+) -> Summary:
+    """A placement in one line."""
+    rank_before = {seat.incarnation: rank for rank, seat in enumerate(previous)}
+    others = [(rank, name) for rank, name in enumerate(placement.ranks) if rank_before.get(name) != rank]
+    moved = sum(name in rank_before for _, name in others)
+    # Nobody was anywhere before the first world: there is nothing to tell.
+    told = others if previous else []
+    return Summary(
+        kept=len(placement.ranks) - len(others),
+        moved=moved,
+        new=len(others) - moved,
+        benched=sum(name in rank_before for name in placement.standbys),
+        changes=tuple(
+            (rank, node_name(arrived[name].node), _why_here(rank, arrived[name], previous, rank_before, arrived, rules))
+            for rank, name in islice(told, NAMED)
+        ),
+        cover=cover_of(
+            [arrived[name].node for name in placement.ranks], [arrival.node for arrival in arrived.values()], rules
+        ),
+        least=rules.min_nodes if len(placement.ranks) > rules.min_nodes else None,
+    )

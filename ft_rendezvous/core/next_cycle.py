@@ -1,0 +1,117 @@
+"""When a sealed cycle is over: the next one opens, or the run is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ft_rendezvous.core.model import AnyWhy, NodesDrain, NodesLost, Verdict, VerdictKind, WorldGrows
+from ft_rendezvous.text import NAMED
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """The world trains on."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenNext:
+    why: AnyWhy
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Ask the workers to say when they have written a checkpoint."""
+
+    reason: str
+
+
+MoveDecision = Stay | OpenNext | Close | Call
+
+
+class Grow(StrEnum):
+    """When a world that can be larger is formed anew."""
+
+    NOW = "now"
+    NEXT = "next"
+    """When the next cycle opens for another reason."""
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The world can be larger than it is."""
+
+    was: int
+    to: int
+    due_at: float
+    """When it may begin, once more nodes have had the time to come."""
+    is_called: bool
+    """Whether the workers have been asked to say when they have written a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Nodes of the world have been asked to give up their places."""
+
+    nodes: tuple[str, ...]
+    """Those that still train."""
+    due_at: float
+    """When the next cycle opens even if no checkpoint is written."""
+    is_covered: bool
+    """Whether enough other nodes are alive that can form the next world."""
+    is_total: bool
+    """Whether all others together, finished or not, are too few for a world."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A sealed cycle, and what has come up since."""
+
+    unfinished_count: int
+    troubles: Sequence[AnyWhy]
+    drain: Drain | None
+    growth: Growth | None
+    is_at_checkpoint: bool
+    """Whether a checkpoint was written since the last call."""
+
+
+def decide_move(world: World, now: float, grow: Grow) -> MoveDecision:
+    """Close when every active has finished; open the next cycle when one of them cannot go on, or must go.
+
+    The first trouble read names the cause; losses read together are told together. A drain that leaves too few
+    nodes opens nothing: the workers may finish, or are ended from outside, and the run is to be continued later.
+    """
+    drain, growth = world.drain, world.growth
+    if world.unfinished_count == 0:
+        if drain is not None and drain.is_total:
+            return Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain", is_retryable=True))
+        return Close(Verdict(VerdictKind.SUCCEEDED))
+    if world.troubles:
+        return OpenNext(_cause(world.troubles))
+    if drain is not None and drain.nodes and drain.is_covered and (world.is_at_checkpoint or now >= drain.due_at):
+        return OpenNext(NodesDrain(drain.nodes[:NAMED], len(drain.nodes)))
+    if growth is not None and grow is not Grow.NEXT and now >= growth.due_at:
+        larger = WorldGrows(growth.was, growth.to)
+        if grow is Grow.NOW or (growth.is_called and world.is_at_checkpoint):
+            return OpenNext(larger)
+        return Stay() if growth.is_called else Call(str(larger))
+    return Stay()
+
+
+def _cause(troubles: Sequence[AnyWhy]) -> AnyWhy:
+    first = troubles[0]
+    if not isinstance(first, NodesLost):
+        return first
+    lost = [trouble for trouble in troubles if isinstance(trouble, NodesLost)]
+    return NodesLost(
+        nodes=tuple(name for trouble in lost[:NAMED] for name in trouble.nodes),
+        ranks=tuple(rank for trouble in lost[:NAMED] for rank in trouble.ranks),
+        count=len(lost),
+    )

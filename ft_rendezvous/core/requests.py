@@ -1,0 +1,57 @@
+"""What becomes of an operator's request, given how the run stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from ft_rendezvous.core.lifecycle import Phase
+from ft_rendezvous.core.model import Answer, Request, RequestKind, Verdict
+from ft_rendezvous.core.next_cycle import Drain
+from ft_rendezvous.text import NAMED
+
+LONGEST_ANSWER = 7 << 20
+"""In bytes. A TCPStore hangs up on whoever sets a value of more than 8 MiB, and that would be the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The run, as far as a request depends on it."""
+
+    phase: Phase
+    cycle_id: int
+    verdict: Verdict | None
+    drain: Drain | None
+    found: tuple[str, ...]
+    """Names of the live nodes a drain is about, and that are not draining yet."""
+    roster: str = ""
+    """Who is there, where that is asked for."""
+
+
+def decide_request(request: Request, run: Standing) -> Answer:
+    """Grant or refuse, and say what follows or why not."""
+    is_granted, text = _judge(request, run)
+    return Answer(request.incarnation, is_granted, text)
+
+
+def _judge(request: Request, run: Standing) -> tuple[bool, str]:
+    if run.phase is Phase.CLOSED:
+        return False, f"the run is closed: {run.verdict}"
+    match request.kind:
+        case RequestKind.CLOSE:
+            return True, "closed"
+        case RequestKind.ROSTER if len(msgspec.json.encode(run.roster)) > LONGEST_ANSWER:
+            return False, "its roster is larger than what the store holds in one value"
+        case RequestKind.ROSTER:
+            return True, run.roster
+        case RequestKind.DRAIN if not run.found:
+            return False, f"no live node {request.target!r} that is not draining"
+        case RequestKind.DRAIN:
+            return True, f"asked to go: {', '.join(run.found[:NAMED])}"
+        case RequestKind.RESTART if run.phase is not Phase.SEALED:
+            return False, f"cycle {run.cycle_id} is not sealed yet: nothing trains that could be restarted"
+        case RequestKind.RESTART if run.drain is not None and not run.drain.is_covered:
+            return False, "a node drains and nobody can take its place: a restart would end the run"
+        case RequestKind.RESTART:
+            return True, f"cycle {run.cycle_id} ends, the next one opens"

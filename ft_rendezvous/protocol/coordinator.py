@@ -1,0 +1,394 @@
+"""The one authority of a run: reads what nodes wrote, asks the pure decisions, publishes what follows.
+
+Written as moves, so it performs nothing itself: `host` drives it on a TCPStore, the simulation on its own
+store. One call of `tick` is one look at the world and every decision that follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ft_rendezvous.config.addresses import format_endpoint
+from ft_rendezvous.config.settings import RunSettings
+from ft_rendezvous.core.blame import FailureNote, is_excused
+from ft_rendezvous.core.capacity import PlacementRules, Policy
+from ft_rendezvous.core.explain import summarize
+from ft_rendezvous.core.lifecycle import Phase, RunStep, next_phase
+from ft_rendezvous.core.model import (
+    AnyEvent,
+    AnyRecord,
+    AnyWhy,
+    Called,
+    Checkpoint,
+    Closed,
+    FirstCycle,
+    Head,
+    Opened,
+    Placement,
+    Request,
+    RequestKind,
+    Sealed,
+    Verdict,
+    VerdictKind,
+    View,
+    fold,
+)
+from ft_rendezvous.core.next_cycle import Call, Close, Drain, Growth, OpenNext, Stay, World, decide_move
+from ft_rendezvous.core.placement import place
+from ft_rendezvous.core.requests import Standing, decide_request
+from ft_rendezvous.core.roster import Fence, FenceCause, Roster
+from ft_rendezvous.core.sealing import GiveUp, Seal, SealView, Wait, WaitReason, decide_seal
+from ft_rendezvous.core.seats import seat
+from ft_rendezvous.core.snapshot import take_snapshot
+from ft_rendezvous.protocol import codec, journal, operations
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.garbage import Sweeper
+from ft_rendezvous.protocol.membership import Registry
+from ft_rendezvous.protocol.ops import Clock, Move
+
+RETRY_S = 0.002
+"""First pause before a re-read when counts and records disagree; doubles up to a beat."""
+
+REMIND_S = 60.0
+"""How often a reason to wait is told again."""
+
+FAREWELL_LOOK_S = 0.05
+"""How often to look for goodbyes once the run is closed."""
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """Owns every decision of a run: open, seal, place, declare dead, close."""
+
+    settings: RunSettings
+    epoch: str
+    clock: Clock
+    journal: journal.Journal
+    on_close: Callable[[Verdict, int, FailureNote | None], None] = lambda _verdict, _cycle_id, _first: None
+    """Told of the verdict before anybody else, with the cycle and the first failure."""
+    count_operations: Callable[[], int] = lambda: 0
+    """How many store operations were performed for this coordinator."""
+    keys: Keys = field(init=False)
+    registry: Registry = field(init=False)
+    sweeper: Sweeper = field(init=False)
+    rules: PlacementRules = field(init=False)
+    phase: Phase = field(init=False, default=Phase.OPEN)
+    view: View = field(init=False)
+    channels: int = field(init=False)
+    drain_due_at: float | None = field(init=False, default=None)
+    """When the next cycle opens for the sake of nodes that must go."""
+    is_at_checkpoint: bool = field(init=False, default=False)
+    """A checkpoint was written since the last call."""
+    can_grow_since: float | None = field(init=False, default=None)
+    is_growth_called: bool = field(init=False, default=False)
+    """The workers know that their next checkpoint is waited for, for a larger world's sake."""
+    opened_at: float | None = field(init=False, default=None)
+    enough_since: float | None = field(init=False, default=None)
+    retry_s: float = field(init=False, default=RETRY_S)
+    wait_reason: WaitReason | None = field(init=False, default=None)
+    told_at: float = field(init=False, default=0.0)
+    told_roster: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        self.keys = Keys(self.epoch)
+        self.registry = Registry(self.settings, self.keys, self.clock, self.journal, self.count_operations)
+        self.sweeper = Sweeper(self.keys, self.registry)
+        self.rules = self.settings.placement_rules
+        self.channels = codec.channel_count(self.settings.max_nodes)
+
+    @property
+    def cycle_id(self) -> int:
+        return self.view.cycle_id
+
+    @property
+    def roster(self) -> Roster:
+        return self.registry.roster
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.view.closed.verdict if self.view.closed else None
+
+    @property
+    def is_done(self) -> bool:
+        """The run is closed and every node has said goodbye or lost its lease."""
+        return self.phase is Phase.CLOSED and not self.roster.members and self.clock() >= self.registry.stays_until
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    def start(self) -> Move[None]:
+        """Open the first cycle; who finds the store's head finds it open."""
+        yield from self._open(FirstCycle())
+
+    def tick(self) -> Move[float]:
+        """Look once, decide, act. Returns when to look again if the bell stays silent."""
+        published_before = self.view.no
+        records = yield from self.registry.read()
+        if self.opened_at is None and self.roster.members:
+            self.opened_at = self.clock()
+        if records and self.registry.readers[-1].arrivals_counted >= self.settings.min_nodes:
+            self.retry_s = RETRY_S  # All that is lacking may be the record of somebody who does not ring.
+        yield from self._grant_requests(records)
+        yield from self.registry.judge_leases(self.view.no)
+        wake_at = self.registry.next_look_at
+        if self.phase is Phase.OPEN:
+            wake_at = min(wake_at, (yield from self._try_seal()))
+        if self.phase is Phase.SEALED:
+            wake_at = min(wake_at, (yield from self._try_move()))
+        yield from self.sweeper.sweep(self.view, published_before, self.clock())
+        return min(wake_at, self.clock() + FAREWELL_LOOK_S) if self.phase is Phase.CLOSED else wake_at
+
+    def close(self, verdict: Verdict) -> Move[None]:
+        """End the run for good. Nodes leave when they hear of it; the store stays until they have."""
+        if self.phase is not Phase.CLOSED:
+            first = self._last_failure() if verdict.kind is VerdictKind.FAILED else None
+            if first is not None:
+                verdict = msgspec.structs.replace(verdict, reason=f"{verdict.reason}; first failure: {first}")
+            self.on_close(verdict, self.cycle_id, first)
+            self.phase = next_phase(self.phase, RunStep.CLOSE)
+            closed = Closed(no=self.view.no + 1, verdict=verdict)
+            yield from operations.publish_closed(self.keys, closed, self._turn(closed))
+            self.journal(journal.RunEnded(verdict=verdict))
+
+    def _last_failure(self) -> FailureNote | None:
+        """The first failure of the world that trains, or of the one that has just ended, unless a loss explains it."""
+        last = self.registry.ledger.last
+        is_recent = last is not None and last.cycle_id >= self.cycle_id - 1
+        return last if is_recent and not is_excused(self.view.opened.why, self.roster.lost_count) else None
+
+    def _turn(self, event: AnyEvent) -> Head:
+        """Take the next event into the view; returns the head to publish with it."""
+        self.view = View(no=event.no, opened=event) if isinstance(event, Opened) else fold(self.view, event)
+        settings = self.settings
+        return Head(run_id=settings.run_id, epoch=self.epoch, settings=settings.as_dict(), view=self.view)
+
+    # --- what is asked for -----------------------------------------------------------------------
+
+    def _grant_requests(self, records: Sequence[AnyRecord]) -> Move[None]:
+        """Act upon what was asked for. Whoever is not a member is an operator; a member asks for itself."""
+        for record in records:
+            if isinstance(record, Checkpoint) and record.cycle_id == self.cycle_id:
+                self.is_at_checkpoint = True
+        requests = [record for record in records if isinstance(record, Request)]
+        self.told_roster = ""
+        draining: list[str] = []
+        for request in requests:
+            if not self.roster.is_known(request.incarnation):
+                draining.extend((yield from self._grant_operator(request)))
+            elif request.kind is RequestKind.DRAIN and self.roster.drain(request.incarnation):
+                draining.append(request.incarnation)
+        if draining and self.phase is not Phase.CLOSED:
+            reasons = [request.reason for request in requests if request.kind is RequestKind.DRAIN]
+            yield from self._call(draining, reasons[0])
+
+    def _grant_operator(self, request: Request) -> Move[list[str]]:
+        """Answer an operator, and do what was granted. Returns who is to drain."""
+        targets = self.roster.find(request.target) if request.kind is RequestKind.DRAIN else []
+        targets = [target for target in targets if self.roster.can_drain(target)]
+        found = tuple(self.roster.describe(target) for target in targets)
+        roster = self._tell_roster() if request.kind is RequestKind.ROSTER else ""
+        standing = Standing(self.phase, self.cycle_id, self.verdict, self._drain(), found, roster)
+        answer = decide_request(request, standing)
+        yield from operations.publish_answer(self.keys, answer)
+        self.sweeper.answered.append((self.clock(), request.incarnation))
+        if not answer.is_granted:
+            return []
+        match request.kind:
+            case RequestKind.CLOSE:
+                why = request.reason or "no reason given"
+                yield from self.close(Verdict(VerdictKind.CANCELLED, f"closed by an operator: {why}"))
+            case RequestKind.RESTART:
+                self.roster.ask_restart("an operator", request.reason)
+        return [target for target in targets if self.roster.drain(target)]
+
+    def _tell_roster(self) -> str:
+        """Who is there; worked out once for all who ask at the same time."""
+        if not self.told_roster:
+            snapshot = take_snapshot(self.roster, self.settings.run_id, self.cycle_id, self.settings.as_dict())
+            self.told_roster = msgspec.json.encode(snapshot).decode()
+        return self.told_roster
+
+    def _call(self, draining: Sequence[str], reason: str) -> Move[None]:
+        """Say that the next cycle opens when it suits the workers, and ask nodes to give up their places in it."""
+        self.is_at_checkpoint = False
+        if draining and not self.roster.draining_actives(but=draining):
+            # The first that must give up a place; a spare that went before has nothing to do with it.
+            self.drain_due_at = self.clock() + self.settings.drain_grace_s
+        names = tuple(self.roster.describe(incarnation) for incarnation in draining)
+        called = Called(no=self.view.no + 1, cycle_id=self.cycle_id, draining=tuple(draining), reason=reason[:200])
+        head = self._turn(msgspec.structs.replace(called, draining=()))
+        yield from operations.publish_called(self.keys, called, head)
+        self.journal(
+            journal.CycleCalled(cycle_id=self.cycle_id, incarnations=tuple(draining), nodes=names, reason=reason)
+        )
+
+    # --- deciding and acting ------------------------------------------------------------------------
+
+    def _try_seal(self) -> Move[float]:
+        now = self.clock()
+        decision = decide_seal(self._seal_view(now), now, self.settings.seal_rules)
+        match decision:
+            case Seal():
+                if not (yield from self._settle(now)):
+                    return now
+                yield from self._seal(place(self.roster.arrived, self.roster.world, decision.world_size, self.rules))
+            case GiveUp():
+                yield from self.close(decision.verdict)
+            case Wait():
+                self._tell_wait(decision.reason, now)
+                return self._wake_for(decision, now)
+        # Whoever says something about the sealed cycle rings: there is nothing to look for until then.
+        return self.registry.next_look_at
+
+    def _settle(self, now: float) -> Move[bool]:
+        """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
+        ledger, failures = self.registry.ledger, len(self.registry.ledger.notes)
+        excused = is_excused(self.view.opened.why, self.roster.lost_count)
+        settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.rules, self.cycle_id - 1))
+        if failures:
+            first = ledger.last if settlement.is_charged else None
+            self.journal(journal.CycleSettled(cycle_id=self.cycle_id - 1, failures=failures, first=first))
+        reason = ledger.explain_end(settlement)
+        if reason:
+            yield from self.close(Verdict(VerdictKind.FAILED, reason))
+            return False
+        bad = settlement.quarantined
+        if bad is None or bad.incarnation not in self.roster.members:
+            return True
+        self.roster.drop(bad.incarnation)
+        reason = ledger.explain_quarantine(bad)
+        yield from self.registry.fence(Fence(bad.incarnation, bad.node, FenceCause.QUARANTINED, reason))
+        return False
+
+    def _tell_wait(self, reason: WaitReason, now: float) -> None:
+        """Journal a reason to wait when it changes in kind, at most once a second when in numbers, and now and then."""
+        is_other_kind = type(reason) is not type(self.wait_reason)
+        is_due = now >= self.told_at + (1.0 if reason != self.wait_reason else REMIND_S)
+        if is_other_kind or is_due:
+            self.wait_reason, self.told_at = reason, now
+            self.journal(journal.CycleWaits(cycle_id=self.cycle_id, reason=str(reason)))
+
+    def _wake_for(self, wait: Wait, now: float) -> float:
+        if self.registry.disagrees_since is None:
+            self.retry_s = RETRY_S
+            return wait.until
+        retry_at = now + self.retry_s
+        self.retry_s = min(self.retry_s * 2, self.settings.beat_s)
+        return min(wait.until, retry_at)
+
+    def _seal_view(self, now: float) -> SealView:
+        fit, is_fixed = self.roster.arrived_fit(self.rules), self.rules.policy is Policy.FIXED
+        if not self.rules.world_size(fit):
+            self.enough_since = None
+        elif self.enough_since is None:
+            self.enough_since = now
+        return SealView(
+            opened_at=now if self.opened_at is None else self.opened_at,
+            arrived=self.roster.arrived,
+            awaited=self.roster.awaited,
+            world=self.roster.world,
+            alive=self.roster.members.keys(),
+            fit=fit,
+            joinable_fit=self.roster.joinable_fit(self.rules),
+            ready_fit=0 if is_fixed else self.roster.ready_fit(self.rules, self.cycle_id - 1),
+            finished_count=self.roster.finished_count,
+            has_all_finished=bool(self.roster.world) and not self.roster.unfinished,
+            spent_count=self.roster.spent_count,
+            left_count=self.roster.left_count,
+            drained_count=self.roster.draining_count(),
+            unhealthy=tuple(self.roster.unhealthy.values()),
+            enough_since=self.enough_since,
+            disagrees_since=self.registry.disagrees_since,
+        )
+
+    def _try_move(self) -> Move[float]:
+        world = World(
+            unfinished_count=len(self.roster.unfinished),
+            troubles=self.roster.troubles,
+            drain=self._drain(),
+            growth=self._growth(),
+            is_at_checkpoint=self.is_at_checkpoint,
+        )
+        decision = decide_move(world, self.clock(), self.settings.grow)
+        match decision:
+            case Stay():
+                drain, growth = world.drain, world.growth
+                due = [drain.due_at] if drain is not None and drain.nodes and drain.is_covered else []
+                due += [growth.due_at] if growth is not None and growth.due_at > self.clock() else []
+                return min([self.registry.next_look_at, *due])
+            case Call():
+                self.is_growth_called = True
+                yield from self._call((), decision.reason)
+            case OpenNext():
+                yield from self._open(decision.why)
+            case Close():
+                yield from self.close(decision.verdict)
+        return self.registry.next_look_at
+
+    def _drain(self) -> Drain | None:
+        if self.drain_due_at is None or not self.roster.is_world_draining():
+            return None
+        return Drain(
+            nodes=tuple(self.roster.draining_actives()),
+            due_at=self.drain_due_at,
+            is_covered=self.roster.joinable_fit(self.rules) >= self.settings.min_nodes,
+            is_total=self.roster.undrained_fit(self.rules) < self.settings.min_nodes,
+        )
+
+    def _growth(self) -> Growth | None:
+        """What the world could be. A world that has begun to finish does not grow: the finished never train again."""
+        if self.rules.policy is Policy.FIXED:
+            return None
+        was, to = len(self.roster.world), self.rules.world_size(self.roster.ready_fit(self.rules, self.cycle_id))
+        if to <= was or self.roster.finished_count:
+            self.is_growth_called, self.can_grow_since = False, None
+            return None
+        if self.can_grow_since is None:
+            self.can_grow_since = self.clock()
+        return Growth(was, to, self.can_grow_since + self.settings.settle_s, self.is_growth_called)
+
+    def _open(self, why: AnyWhy) -> Move[None]:
+        is_first = not self.registry.readers
+        opened = Opened(
+            no=1 if is_first else self.view.no + 1,
+            cycle_id=1 if is_first else self.cycle_id + 1,
+            shards=codec.shard_count(self.settings.max_nodes),
+            ring_at=self.settings.min_nodes,
+            channels=self.channels,
+            why=why,
+        )
+        if not is_first:
+            self.phase = next_phase(self.phase, RunStep.OPEN)
+            self.roster.reopen()
+            self.opened_at = self.clock()
+        self.enough_since = self.wait_reason = self.drain_due_at = self.can_grow_since = None
+        self.is_at_checkpoint = self.is_growth_called = False
+        yield from operations.publish_opened(self.keys, opened, self._turn(opened))
+        self.registry.begin_cycle(operations.LogReader(opened.cycle_id, opened.shards))
+        self.sweeper.begin_cycle(opened)
+        self.journal(journal.CycleOpened(cycle_id=opened.cycle_id, why=why))
+
+    def _seal(self, placement: Placement) -> Move[None]:
+        arrived, previous = dict(self.roster.arrived), self.roster.world
+        master = arrived[placement.ranks[0]]
+        sealed = Sealed(
+            no=self.view.no + 1,
+            cycle_id=self.cycle_id,
+            world_size=len(placement.ranks),
+            counted=self.registry.readers[-1].arrivals_counted,
+            master_addr=master.node.addr,
+            master_port=master.bootstrap_port,
+        )
+        self.phase = next_phase(self.phase, RunStep.SEAL)
+        self.roster.seal(placement)
+        self.registry.is_open = False
+        yield from operations.publish_sealed(self.keys, sealed, seat(placement, arrived), self._turn(sealed))
+        waited_s = self.clock() - (self.opened_at or 0.0)
+        address = format_endpoint(sealed.master_addr, sealed.master_port)
+        self.journal(
+            journal.CycleSealed(cycle_id=self.cycle_id, placement=placement, waited_s=waited_s, master=address)
+        )
+        summary = summarize(placement, arrived, previous, self.rules)
+        self.journal(journal.CyclePlaced(cycle_id=self.cycle_id, summary=str(summary)))

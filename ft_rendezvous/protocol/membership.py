@@ -1,0 +1,294 @@
+"""Who is in the run, and who is alive: reads what nodes wrote, admits newcomers, judges leases, fences.
+
+The coordinator's other half: it keeps the roster true to the store, and decides nothing about cycles. Written as
+moves, so it performs nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ft_rendezvous.config.settings import RunSettings
+from ft_rendezvous.core.blame import Ledger
+from ft_rendezvous.core.capacity import PlacementRules
+from ft_rendezvous.core.leases import LeaseTable
+from ft_rendezvous.core.lifecycle import Role
+from ft_rendezvous.core.model import (
+    AnyRecord,
+    Arrival,
+    Failure,
+    Finish,
+    Goodbye,
+    NodeInfo,
+    Outcome,
+    Withdrawal,
+    node_name,
+)
+from ft_rendezvous.core.roster import Fence, FenceCause, Member, Roster, blame_keys
+from ft_rendezvous.protocol import journal, operations
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.ops import Clock, Move
+
+
+@dataclass(slots=True)
+class Registry:
+    """The roster, the leases and the ledger, as of the last look."""
+
+    settings: RunSettings
+    keys: Keys
+    clock: Clock
+    journal: journal.Journal
+    count_operations: Callable[[], int] = lambda: 0
+    roster: Roster = field(init=False, default_factory=Roster)
+    rules: PlacementRules = field(init=False)
+    leases: LeaseTable = field(init=False)
+    ledger: Ledger = field(init=False)
+    cycle_id: int = field(init=False, default=0)
+    is_open: bool = field(init=False, default=True)
+    """Whether arrivals in the current cycle count; the coordinator says so."""
+    readers: list[operations.LogReader] = field(init=False, default_factory=list)
+    """Logs still read, oldest cycle first: the current one, and those before it that are not deleted."""
+    fenced_in: list[tuple[int, str]] = field(init=False, default_factory=list)
+    """Whose fence keys are still in the store, and since which cycle."""
+    disagrees_since: float | None = field(init=False, default=None)
+    """Since when counts and records of the current cycle have told different stories."""
+    stays_until: float = field(init=False, default=float("-inf"))
+    """Somebody who cannot be waited for by name may come for the verdict until then."""
+    next_look_at: float = field(init=False, default=float("-inf"))
+    look_gap_s: float = field(init=False, default=0.0)
+    told_at: float = field(init=False, default=float("-inf"))
+    """When the journal last heard that somebody looks."""
+    silent: set[str] = field(init=False, default_factory=set)
+    """Whose lease is half over."""
+
+    def __post_init__(self) -> None:
+        self.rules = self.settings.placement_rules
+        self.leases = LeaseTable(self.settings.lease_s, self.settings.beat_s)
+        self.ledger = Ledger(self.settings.blame_rules)
+        self.look_gap_s = self.settings.beat_s / 4
+
+    def begin_cycle(self, reader: operations.LogReader) -> None:
+        """Read another log from now on; the one before it is still read, for those who are late."""
+        self.readers.append(reader)
+        self.cycle_id, self.is_open, self.disagrees_since = reader.cycle_id, True, None
+
+    # --- what nodes wrote ---------------------------------------------------------------------------
+
+    def read(self) -> Move[list[AnyRecord]]:
+        """Look at all logs once, and take in what is new. Returns it too."""
+        reading = yield from operations.read_logs(self.keys, self.readers)
+        for bad in reading.bad:
+            self.journal(journal.RecordRefused(cycle_id=self.cycle_id, record=bad))
+        # Whoever leaves makes room first: a newcomer may come in its place, with its infra rank.
+        leaving = {record.incarnation for record in reading.records if isinstance(record, Goodbye)}
+        leaving &= self.roster.members.keys()
+        for record in reading.records:
+            if record.incarnation in leaving:
+                yield from self._take(record)
+        yield from self._admit(reading.records)
+        for record in reading.records:
+            if record.incarnation not in leaving:
+                yield from self._take(record)
+        self._tell_arrived(reading.records)
+        if self.readers[-1].is_consistent:
+            self.disagrees_since = None
+        elif self.disagrees_since is None:
+            self.disagrees_since = self.clock()
+        return reading.records
+
+    def _tell_arrived(self, records: Sequence[AnyRecord]) -> None:
+        arrived = self.roster.arrived
+        news = tuple(record.incarnation for record in records if arrived.get(record.incarnation) is record)
+        if news:
+            self.journal(journal.NodesArrived(cycle_id=self.cycle_id, incarnations=news))
+
+    def _admit(self, records: Sequence[AnyRecord]) -> Move[None]:
+        """Take in newcomers, in the order they were counted: of two starts of one node the newer one stays."""
+        arrivals = [
+            record for record in records if isinstance(record, Arrival) and not self.roster.is_known(record.incarnation)
+        ]
+        newcomers = {arrival.incarnation: arrival for arrival in reversed(arrivals)}
+        refused = yield from self._refuse_unfit(newcomers)
+        for arrival in sorted(newcomers.values(), key=lambda arrival: (arrival.cycle_id, arrival.seq)):
+            if arrival.incarnation not in refused:
+                yield from self._take_newcomer(arrival)
+
+    def _take_newcomer(self, arrival: Arrival) -> Move[None]:
+        if unlike := self._unlike_others(arrival.node):
+            self.roster.fenced.add(arrival.incarnation)
+            yield from self.fence(Fence(arrival.incarnation, node_name(arrival.node), FenceCause.REFUSED, unlike))
+            return
+        for fence in self.roster.take(arrival, self.cycle_id, self.is_open):
+            yield from self.fence(fence)
+        if arrival.incarnation in self.roster.members:
+            self.leases.grant(arrival.incarnation, self.clock())
+            is_spare = arrival.incarnation not in self.roster.arrived
+            self.journal(_joined(self.cycle_id, arrival, is_spare))
+
+    def _refuse_unfit(self, newcomers: Mapping[str, Arrival]) -> Move[set[str]]:
+        """Turn away newcomers without a beat, whose lease could not be judged, and those that cannot be placed."""
+        beating = yield from operations.find_beating(self.keys, list(newcomers))
+        now = self.clock()
+        refused: set[str] = set()
+        for incarnation, arrival in newcomers.items():
+            if incarnation not in beating:
+                reason = "it arrived without a beat, so its lease could not be judged"
+            elif lacking := self._lacking(arrival.node):
+                reason = f"{node_name(arrival.node)} has no {lacking}, and this run needs one: see docs/placement.md"
+            elif left_s := max(self.ledger.quarantined_for(key, now) for key in blame_keys(arrival)):
+                reason = f"{node_name(arrival.node)} is in quarantine for another {left_s:.0f} s"
+            else:
+                continue
+            refused.add(incarnation)
+            self.roster.fenced.add(incarnation)
+            yield from self.fence(Fence(incarnation, node_name(arrival.node), FenceCause.REFUSED, reason))
+        return refused
+
+    def _unlike_others(self, node: NodeInfo) -> str:
+        """Why a node's workers would be numbered wrongly; empty if they would not."""
+        if not self.settings.has_identical_workers or not self.roster.members:
+            return ""
+        other = next(iter(self.roster.members.values())).arrival.node
+        mine, theirs = (node.role, node.local_world_size), (other.role, other.local_world_size)
+        if mine == theirs or None in (mine[1], theirs[1]):
+            return ""
+        return (
+            f"identical_workers is set, and {node_name(node)} has {mine[1]} workers of role {mine[0]} where "
+            f"{node_name(other)} has {theirs[1]} of role {theirs[0]}: make them alike, or identical_workers=false"
+        )
+
+    def _lacking(self, node: NodeInfo) -> str:
+        """What a node must say about where it is, and does not."""
+        rules = self.rules
+        if rules.needs_domain and node.domain_id is None:
+            return "domain"
+        return "unit" if rules.needs_unit and node.unit_id is None else ""
+
+    def _take(self, record: AnyRecord) -> Move[None]:
+        """Take in what a member says; whoever is not one, or not any more, can only say that it is unfit."""
+        member = self.roster.members.get(record.incarnation)
+        if member is None and not isinstance(record, Withdrawal):
+            return
+        self._note_failure(record)
+        role = None if member is None else member.role
+        self.roster.take(record, self.cycle_id, self.is_open)
+        self._tell_taken(record, member, role)
+        if member is not None and record.incarnation not in self.roster.members:
+            self.leases.revoke(record.incarnation)
+            yield from operations.end_beat(self.keys, record.incarnation)
+
+    def _tell_taken(self, record: AnyRecord, member: Member | None, role_before: Role | None) -> None:
+        cycle_id, incarnation = self.cycle_id, record.incarnation
+        match record:
+            case Goodbye() if member is not None:
+                self.journal(
+                    journal.NodeWent(
+                        cycle_id=cycle_id,
+                        incarnation=incarnation,
+                        node=member.name,
+                        outcome=record.outcome,
+                        reason=record.reason,
+                    )
+                )
+            case Withdrawal():
+                name = node_name(record.node)
+                self.journal(
+                    journal.NodeUnhealthy(cycle_id=cycle_id, incarnation=incarnation, node=name, reason=record.reason)
+                )
+            case Finish() if member is not None and member.role is Role.FINISHED is not role_before:
+                self.journal(journal.NodeFinished(cycle_id=cycle_id, incarnation=incarnation, node=member.name))
+
+    def _note_failure(self, record: AnyRecord) -> None:
+        """Remember whose workers failed. An agent that gives up may not have said so before it left."""
+        if isinstance(record, Goodbye) and record.outcome is Outcome.FAILED:
+            record = Failure(
+                cycle_id=record.cycle_id,
+                incarnation=record.incarnation,
+                reason=record.reason,
+            )
+        if isinstance(record, Failure):
+            note = self.roster.failure_of(record)
+            if note is not None and self.ledger.note(note):
+                self.journal(journal.WorkersEnded(failure=note))
+
+    # --- who is alive -------------------------------------------------------------------------------
+
+    def judge_leases(self, published: int) -> Move[None]:
+        """Look at the beats when it is time to; `published` is the newest event."""
+        started = self.clock()
+        if started < self.next_look_at:
+            return
+        counters = yield from operations.read_beats(self.keys, list(self.leases.leases))
+        now = self.clock()
+        self.leases.observe(counters, now, self.look_gap_s, published)
+        for incarnation in self.leases.judge_leases(now):
+            yield from self._drop(incarnation, FenceCause.LOST, f"no beat for {self.settings.lease_s:g} s")
+        for incarnation in self.leases.judge_deaf(now):
+            yield from self._drop(incarnation, FenceCause.DEAF, "it beats, but it does not act upon events")
+        # Reading beats costs the store in proportion to the nodes: spend about a tenth of the time on it. But look
+        # several times per lease: a pause that falls between two looks and is not seen as one kills the living.
+        gap_s = min(max(self.settings.beat_s / 4, 10 * (now - started)), self.settings.lease_s / 4)
+        expiry = self.leases.first_expiry()
+        self.next_look_at = now + gap_s if expiry is None else min(now + gap_s, expiry)
+        self.look_gap_s = self.next_look_at - now
+        self._tell_leases(now, 0.0 if expiry is None else now - (expiry - self.settings.lease_s))
+
+    def _tell_leases(self, now: float, oldest_s: float) -> None:
+        """Who has fallen silent and who is heard of again, when it changes; that somebody looks, once per lease."""
+        self.silent &= self.leases.leases.keys()
+        if oldest_s >= self.settings.lease_s / 2 or self.silent:
+            silent = self.leases.judge_silent(now)
+            heard, news = self.silent - silent.keys(), silent.keys() - self.silent
+            self.silent = set(silent)
+            if heard:
+                self.journal(journal.NodesHeard(cycle_id=self.cycle_id, incarnations=tuple(sorted(heard))))
+            if news:
+                told = {name: silent[name] for name in sorted(news)}
+                self.journal(journal.NodesSilent(cycle_id=self.cycle_id, silent_s=told))
+        if now >= self.told_at + self.settings.lease_s:
+            self.told_at = now
+            live, operations = len(self.roster.members), self.count_operations()
+            self.journal(journal.Looked(cycle_id=self.cycle_id, live=live, oldest_s=oldest_s, operations=operations))
+
+    def _drop(self, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
+        name, role = self.roster.describe(incarnation), self.roster.members[incarnation].role
+        if role is Role.FINISHED:
+            # It has done its part, and may only be slow to come for the verdict.
+            self.stays_until = self.clock() + self.settings.store_grace_s
+        self.roster.drop(incarnation)
+        silent_s = self.leases.ages((incarnation,), self.clock()).get(incarnation, 0.0)
+        yield from self.fence(Fence(incarnation, name, cause, reason, silent_s))
+
+    def fence(self, fence: Fence) -> Move[None]:
+        self.leases.revoke(fence.incarnation)
+        prefix = operations.REFUSED if fence.cause.is_refusal else ""
+        yield from operations.fence(self.keys, fence.incarnation, prefix + fence.reason)
+        self.fenced_in.append((self.cycle_id, fence.incarnation))
+        self.journal(
+            journal.NodeFenced(
+                cycle_id=self.cycle_id,
+                incarnation=fence.incarnation,
+                node=fence.node,
+                cause=fence.cause,
+                reason=fence.reason,
+                silent_s=fence.silent_s,
+            )
+        )
+
+
+def _joined(cycle_id: int, arrival: Arrival, is_spare: bool) -> journal.NodeJoined:
+    node = arrival.node
+    return journal.NodeJoined(
+        cycle_id=cycle_id,
+        incarnation=arrival.incarnation,
+        node=node_name(node),
+        is_spare=is_spare,
+        addr=node.addr,
+        pid=node.pid,
+        infra_rank=node.infra_rank,
+        domain=node.domain_id,
+        unit=node.unit_id,
+        worker_role=node.role,
+        workers=node.local_world_size,
+    )

@@ -1,0 +1,271 @@
+"""Moves on the store: the protocol's reads and writes, each a short generator of operations.
+
+One writer per key family: nodes write counts, logs, their own beat, and the bell; the coordinator writes
+everything else. `set` and `append` are not acknowledged, so writes that depend on each other are made over
+one connection, in order. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ft_rendezvous.core.model import (
+    Answer,
+    AnyEvent,
+    AnyRecord,
+    Arrival,
+    Called,
+    Closed,
+    Head,
+    Opened,
+    Sealed,
+    Seat,
+    Withdrawal,
+)
+from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.codec import BadRecord, Keys
+from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, Move, MultiGet, MultiSet, Op, Set
+
+REFUSED = "refused: "
+"""Prefix of a fence's reason that tells the node not to come back."""
+
+BATCH = 1024
+"""Keys in one request: the server begins anew with a request whenever more of it comes in, so large ones cost it more
+than several small ones."""
+
+RELAPSE = 3
+"""Cycles whose keys are deleted again: a late append by a fenced node brings a deleted log back."""
+
+# --- by nodes ---------------------------------------------------------------------------------------
+
+
+def ring(keys: Keys) -> Move[None]:
+    """Wake the coordinator. Whatever it should see must have been written before, on this connection."""
+    yield Set(keys.bell, b"1")
+
+
+def count_arrival(keys: Keys, cycle_id: int) -> Move[int]:
+    """This node's number among the arrivals of the cycle, from 1."""
+    seq: int = yield Add(keys.arrived(cycle_id), 1)
+    return seq
+
+
+def write_arrival(keys: Keys, opened: Opened, arrival: Arrival) -> Move[None]:
+    """Record an arrival that has been counted; ring only if it may complete a world."""
+    yield _append(keys, opened.shards, arrival)
+    if arrival.seq >= opened.ring_at:
+        yield from ring(keys)
+
+
+def write_record(keys: Keys, opened: Opened, record: AnyRecord, must_ring: bool = True) -> Move[None]:
+    """Say something about the cycle."""
+    if isinstance(record, Withdrawal):
+        yield Add(keys.withdrawn(record.cycle_id), 1)
+    yield _append(keys, opened.shards, record)
+    if must_ring:
+        yield from ring(keys)
+
+
+def _append(keys: Keys, shards: int, record: AnyRecord) -> Op:
+    shard = codec.spread(record.incarnation, shards)
+    return Append(keys.log(record.cycle_id, shard), codec.encode_record(record))
+
+
+def read_head() -> Move[Head]:
+    return codec.decode_head((yield Get(codec.HEAD_KEY)))
+
+
+def read_event(keys: Keys, no: int, channel: int) -> Move[AnyEvent | None]:
+    """Block until the event is published; None if it was deleted under our hands."""
+    data: bytes = yield Get(keys.event(no, channel))
+    return codec.decode_event(data) if data else None
+
+
+def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:
+    """Why our beat was taken away; None if nobody says. Cleans up what a late beat brought back."""
+    if not (yield Check([keys.fence(incarnation)])):
+        return None
+    reason: bytes = yield Get(keys.fence(incarnation))
+    yield Delete(keys.fence(incarnation))
+    yield Delete(keys.beat(incarnation))
+    return reason.decode()
+
+
+# --- by the coordinator -----------------------------------------------------------------------------
+
+
+def publish_opened(keys: Keys, opened: Opened, head: Head) -> Move[None]:
+    """Open a cycle. Its counts and logs exist before anybody can hear of it, so no read of them blocks.
+
+    They are an operation of their own: a large `multi_set` is not performed at once. The server sets what has come
+    so far and begins anew when more comes, which would reset a count that somebody has just used.
+    """
+    names = [keys.arrived(opened.cycle_id), keys.withdrawn(opened.cycle_id)]
+    values = [b"0", b"0"]
+    for shard in range(opened.shards):
+        names.append(keys.log(opened.cycle_id, shard))
+        values.append(b"")
+    yield MultiSet(names, values)
+    yield MultiSet(*_publication(keys, [opened] * opened.channels, head))
+
+
+def publish_sealed(keys: Keys, sealed: Sealed, seats: Mapping[str, Seat], head: Head) -> Move[None]:
+    """Seal a cycle. Every node's seat is in its channel's copy of the event."""
+    channels = codec.by_channel(seats, head.view.opened.channels)
+    copies = [msgspec.structs.replace(sealed, seats=channel) for channel in channels]
+    yield MultiSet(*_publication(keys, copies, head))
+
+
+def publish_called(keys: Keys, called: Called, head: Head) -> Move[None]:
+    """Ask nodes to give up their places. A channel's copy names those that listen to it."""
+    channels = head.view.opened.channels
+    names: list[list[str]] = [[] for _ in range(channels)]
+    for incarnation in called.draining:
+        names[codec.spread(incarnation, channels)].append(incarnation)
+    copies = [msgspec.structs.replace(called, draining=tuple(channel)) for channel in names]
+    yield MultiSet(*_publication(keys, copies, head))
+
+
+def publish_closed(keys: Keys, closed: Closed, head: Head) -> Move[None]:
+    yield MultiSet(*_publication(keys, [closed] * head.view.opened.channels, head))
+
+
+def _publication(keys: Keys, copies: Sequence[AnyEvent], head: Head) -> tuple[list[str], list[bytes]]:
+    """An event, one copy per channel, and the head after it. Setting any of it twice changes nothing."""
+    names = [keys.event(event.no, channel) for channel, event in enumerate(copies)]
+    return [*names, codec.HEAD_KEY], [*(codec.encode(event) for event in copies), codec.encode(head)]
+
+
+def publish_answer(keys: Keys, answer: Answer) -> Move[None]:
+    """Tell an operator what became of its request; it waits for this key, and deletes it."""
+    yield Set(keys.answer(answer.request), codec.encode(answer))
+
+
+def delete_answer(keys: Keys, request: str) -> Move[None]:
+    yield Delete(keys.answer(request))
+
+
+def fence(keys: Keys, incarnation: str, reason: str) -> Move[None]:
+    """End an incarnation. The reason lands first: whoever finds the beat gone may read it."""
+    yield Set(keys.fence(incarnation), reason.encode())
+    yield Delete(keys.beat(incarnation))
+
+
+def end_beat(keys: Keys, incarnation: str) -> Move[None]:
+    yield Delete(keys.beat(incarnation))
+
+
+def end_fence(keys: Keys, incarnation: str) -> Move[None]:
+    """Forget a fenced incarnation, and the beat it may have brought back after the fence."""
+    yield Delete(keys.fence(incarnation))
+    yield from end_beat(keys, incarnation)
+
+
+def find_beating(keys: Keys, incarnations: Sequence[str]) -> Move[set[str]]:
+    """Those of the incarnations that have a beat. One check per batch if all do; halves where some do not."""
+    if len(incarnations) > BATCH:
+        batches = [incarnations[start : start + BATCH] for start in range(0, len(incarnations), BATCH)]
+        found: set[str] = set()
+        for batch in batches:
+            found |= yield from find_beating(keys, batch)
+        return found
+    if not incarnations:
+        return set()
+    if (yield Check([keys.beat(incarnation) for incarnation in incarnations])):
+        return set(incarnations)
+    if len(incarnations) == 1:
+        return set()
+    middle = len(incarnations) // 2
+    left = yield from find_beating(keys, incarnations[:middle])
+    right = yield from find_beating(keys, incarnations[middle:])
+    return left | right
+
+
+def read_beats(keys: Keys, incarnations: Sequence[str]) -> Move[dict[str, int]]:
+    """Every node's beat counter. The keys must exist: a missing one would block."""
+    counters: dict[str, int] = {}
+    for start in range(0, len(incarnations), BATCH):
+        batch = incarnations[start : start + BATCH]
+        values: list[bytes] = yield MultiGet([keys.beat(incarnation) for incarnation in batch])
+        counters.update((name, int(value)) for name, value in zip(batch, values, strict=True))
+    return counters
+
+
+def delete_cycle(keys: Keys, cycle_id: int, shards: int) -> Move[None]:
+    """Remove what a cycle left, and once more what fenced nodes may have brought back of older ones."""
+    for old in range(max(1, cycle_id - RELAPSE), cycle_id + 1):
+        yield Delete(keys.arrived(old))
+        yield Delete(keys.withdrawn(old))
+        for shard in range(shards):
+            yield Delete(keys.log(old, shard))
+
+
+def delete_events(keys: Keys, first: int, last: int, channels: int) -> Move[None]:
+    for no in range(first, last + 1):
+        for channel in range(channels):
+            yield Delete(keys.event(no, channel))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is new in the logs, by one read of everything."""
+
+    records: list[AnyRecord]
+    bad: list[BadRecord]
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Reads one cycle's log as it grows; decodes only what is new."""
+
+    cycle_id: int
+    shards: int
+    offsets: list[int] = field(default_factory=list)
+    arrivals_counted: int = 0
+    arrivals_read: int = 0
+    withdrawals_read: int = 0
+    is_consistent: bool = True
+    """Whether the counts and the records of the last read told the same story."""
+
+    def __post_init__(self) -> None:
+        self.offsets = [0] * self.shards
+
+    def key_names(self, keys: Keys) -> list[str]:
+        logs = [keys.log(self.cycle_id, shard) for shard in range(self.shards)]
+        return [keys.arrived(self.cycle_id), keys.withdrawn(self.cycle_id), *logs]
+
+    def take(self, values: Sequence[bytes]) -> Reading:
+        """Take in the values of `key_names`, read in one step."""
+        arrived, withdrawn = int(values[0]), int(values[1])
+        reading = Reading([], [])
+        for shard, value in enumerate(values[2:]):
+            offset = self.offsets[shard]
+            if len(value) > offset:
+                new = value[offset:] if offset else value
+                records, bad = codec.decode_records(new, self.cycle_id, arrived)
+                self.offsets[shard] = len(value)
+                reading.records.extend(records)
+                reading.bad.extend(bad)
+        others = [type(record) for record in reading.records if type(record) is not Arrival]
+        self.arrivals_read += len(reading.records) - len(others)
+        self.withdrawals_read += others.count(Withdrawal)
+        self.arrivals_counted = arrived
+        self.is_consistent = (arrived, withdrawn) == (self.arrivals_read, self.withdrawals_read)
+        return reading
+
+
+def read_logs(keys: Keys, readers: Sequence[LogReader]) -> Move[Reading]:
+    """The periodic consistent re-read: counts and logs of all given cycles in one multi-get."""
+    names = [reader.key_names(keys) for reader in readers]
+    values: list[bytes] = yield MultiGet([name for group in names for name in group])
+    total = Reading([], [])
+    start = 0
+    for reader, group in zip(readers, names, strict=True):
+        reading = reader.take(values[start : start + len(group)])
+        start += len(group)
+        total.records.extend(reading.records)
+        total.bad.extend(reading.bad)
+    return total

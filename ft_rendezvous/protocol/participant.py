@@ -1,0 +1,390 @@
+"""One node's side of the protocol: arrive, learn the seat, beat, watch, report, say goodbye.
+
+Written as moves and flows; performs nothing itself. `link` drives it with two threads and two connections,
+the simulation with its scheduler. Whoever drives it runs its code one step at a time (the link holds one
+lock), so there are no races inside it; between any two operations everything may have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ft_rendezvous.core.leases import Pulse
+from ft_rendezvous.core.model import (
+    Arrival,
+    Called,
+    Checkpoint,
+    Failure,
+    Finish,
+    Goodbye,
+    NodeInfo,
+    Opened,
+    Outcome,
+    Request,
+    RequestKind,
+    Verdict,
+    View,
+    Withdrawal,
+    WorkerRanks,
+    fold,
+)
+from ft_rendezvous.core.node_step import (
+    Arrive,
+    Drained,
+    GiveUpPlace,
+    Leave,
+    Park,
+    Progress,
+    ReportFailure,
+    TakeSeat,
+    WorkerExit,
+    decide_step,
+    is_superseded,
+    watch_from,
+)
+from ft_rendezvous.errors import Refused
+from ft_rendezvous.protocol import codec, operations
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.ops import Add, Clock, Move, Op
+from ft_rendezvous.text import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Yielded by a flow instead of an operation: resume when anything about the participant has changed."""
+
+
+CHANGED = Changed()
+
+T = TypeVar("T")
+Flow = Generator[Op | Changed, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank in a sealed cycle, and where its workers meet."""
+
+    cycle_id: int
+    incarnation: str
+    rank: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    workers: WorkerRanks | None
+
+
+@dataclass(slots=True)
+class Participant:
+    """The state of one node. Its incarnation changes when the coordinator fences it."""
+
+    epoch: str
+    node: NodeInfo
+    lease_s: float
+    clock: Clock
+    new_incarnation: Callable[[], str]
+    hold_bootstrap: Callable[[int], int]
+    """Port of a listening socket that this node holds for the given cycle."""
+    on_enlisted: Callable[[], None]
+    """Called when a new incarnation knows the view: time to watch for its next event."""
+    on_drain: Callable[[], None] = lambda: None
+    """Called when this node is asked to give up its place."""
+    greeted: View | None = None
+    """The run as it stood when this node found it: spares the first incarnation a read."""
+
+    keys: Keys = field(init=False)
+    incarnation: str = field(init=False, default="")
+    view: View | None = field(init=False, default=None)
+    pulse: Pulse = field(init=False)
+    progress: Progress = field(init=False, default_factory=Progress)
+    seq: int = field(init=False, default=0)
+    wants_drain: bool = field(init=False, default=False)
+    """This process asked to go: it does not come back under a new incarnation, whether or not anybody heard it."""
+    is_draining: bool = field(init=False, default=False)
+    """This process is to give up its place, and the run knows."""
+    worker_exit: WorkerExit | None = field(init=False, default=None)
+    """The first failure of the workers in the last place taken, if somebody watched."""
+    told_checkpoint: int = field(init=False, default=0)
+    """The last call that was answered with a checkpoint."""
+    has_left: bool = field(init=False, default=False)
+    has_lapsed: bool = field(init=False, default=False)
+    """The watch gave up because the lease could not be trusted; this incarnation hears no more events."""
+
+    def __post_init__(self) -> None:
+        self.keys = Keys(self.epoch)
+        # Nothing may be assumed before the first incarnation has begun.
+        self.pulse = Pulse(self.lease_s, alive_until=float("-inf"))
+
+    # --- what others ask without any operation ------------------------------------------------------
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.view.closed.verdict if self.view is not None and self.view.closed is not None else None
+
+    @property
+    def is_going(self) -> bool:
+        """Whether this process is to give up its place, though the run may not have heard of it."""
+        return self.is_draining or self.wants_drain
+
+    def is_trusted(self) -> bool:
+        """Whether this incarnation may assume that its place still counts."""
+        return not self.has_lapsed and self.pulse.is_trusted(self.clock())
+
+    def describe_wait(self) -> str:
+        """What a flow that waits for a change waits for."""
+        if self.view is None:
+            return "joining the run"
+        cycle_id, mine = self.view.cycle_id, self.progress
+        if self.is_draining:
+            return f"draining in cycle={cycle_id}: waiting for somebody to take over"
+        if mine.finished_in:
+            return f"finished in cycle={mine.finished_in}: waiting for the other nodes"
+        if self.view.sealed is None:
+            return f"arrived in cycle={cycle_id}: waiting for the seal"
+        if mine.trained_in == cycle_id:
+            return f"stopped in cycle={cycle_id}: waiting for the next cycle"
+        return f"spare in cycle={cycle_id}: waiting for the next cycle, or the end of the run"
+
+    def must_stop(self, cycle_id: int) -> bool:
+        """Whether workers of this cycle must stop: it is over, or we can no longer know that it is not."""
+        return self.view is None or not self.is_trusted() or is_superseded(self.view, cycle_id)
+
+    # --- flows --------------------------------------------------------------------------------------
+
+    def next_place(self) -> Flow[Place | Verdict | Drained]:
+        """Take part until this node has a rank in a cycle that still stands, may go, or the run is closed."""
+        while True:
+            if not self.is_trusted():
+                if self.is_going:
+                    return Drained()
+                yield from self._renew()
+            assert self.view is not None
+            decision = decide_step(self.view, self.progress, self.incarnation, self.is_draining)
+            match decision:
+                case Leave():
+                    return decision.verdict
+                case GiveUpPlace():
+                    return Drained()
+                case Arrive():
+                    yield from self._arrive(self.view.opened)
+                case ReportFailure():
+                    yield from self.report_failure(decision.cycle_id)
+                case TakeSeat():
+                    self.progress.trained_in = decision.sealed.cycle_id
+                    self.worker_exit = None
+                    return self._place_of(decision)
+                case Park():
+                    yield CHANGED
+
+    def await_verdict(self) -> Flow[Verdict]:
+        """Wait for the run's end without taking part any more.
+
+        Events are for those who hold a lease. A node that lost its own while it waits here reads the head
+        instead, once per beat: its work is done and counts, and it must hear the verdict.
+        """
+        while self.verdict is None:
+            if self.has_lapsed or self.pulse.is_fenced:
+                head = yield from operations.read_head()
+                if head.view.closed is not None:
+                    self.view = head.view
+                    continue
+            yield CHANGED
+        return self.verdict
+
+    def _renew(self) -> Move[None]:
+        """Find out whether this incarnation is over, and begin a new one if so."""
+        if self.incarnation and not self.pulse.is_fenced:
+            yield from self.beat()
+        if self.pulse.is_fenced:
+            reason = yield from operations.read_fence(self.keys, self.incarnation)
+            if reason is not None and reason.startswith(operations.REFUSED):
+                raise Refused(reason.removeprefix(operations.REFUSED))
+        elif self.has_lapsed:
+            yield from self.goodbye(Outcome.LEFT, "it lost touch and begins again")
+        elif self.incarnation:
+            return
+        yield from self._enlist()
+
+    def _enlist(self) -> Move[None]:
+        """Begin a new incarnation: beat, arrive, and only then read from which event to watch.
+
+        The order protects the watch: the coordinator keeps every event published after it last read a log
+        without us in it. Two cycles may pass while we are slow; then our arrival is in a log that nobody
+        reads any more, and we arrive again.
+        """
+        self.incarnation, self.view = self.new_incarnation(), None
+        self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
+        self.progress, self.has_lapsed, self.has_left = Progress(), False, False
+        yield from self.beat()
+        before, self.greeted = self.greeted, None
+        while True:
+            if before is None:
+                before = (yield from operations.read_head()).view
+            if before.closed is None:
+                yield from self._arrive(before.opened)
+            after = (yield from operations.read_head()).view
+            if after.cycle_id - before.cycle_id <= 1:
+                self.view = watch_from(after, self.progress.arrived_in, self.seq)
+                self.on_enlisted()
+                return
+            before = None
+
+    def _arrive(self, opened: Opened) -> Move[None]:
+        port = self.hold_bootstrap(opened.cycle_id)
+        self.seq = yield from operations.count_arrival(self.keys, opened.cycle_id)
+        self.progress.arrived_in = opened.cycle_id
+        arrival = Arrival(
+            cycle_id=opened.cycle_id,
+            incarnation=self.incarnation,
+            seq=self.seq,
+            node=self.node,
+            bootstrap_port=port,
+        )
+        yield from operations.write_arrival(self.keys, opened, arrival)
+
+    def _place_of(self, taken: TakeSeat) -> Place:
+        sealed, seat = taken.sealed, taken.seat
+        assert seat.rank is not None
+        return Place(
+            cycle_id=sealed.cycle_id,
+            incarnation=self.incarnation,
+            rank=seat.rank,
+            world_size=sealed.world_size,
+            master_addr=sealed.master_addr,
+            master_port=sealed.master_port,
+            workers=seat.workers,
+        )
+
+    # --- what this node says while it trains --------------------------------------------------------
+
+    def report_failure(self, cycle_id: int) -> Move[None]:
+        """Say that the workers of a cycle failed, once; the sooner it is said, the sooner the others stop."""
+        if self.view is None or self.has_left or self.progress.reported_in >= cycle_id:
+            return
+        if self.progress.trained_in != cycle_id:
+            return
+        end = self.worker_exit or WorkerExit("workers failed")
+        failure = Failure(
+            cycle_id=cycle_id,
+            incarnation=self.incarnation,
+            reason=one_line(end.reason),
+            rank=end.rank,
+            exit_code=end.exit_code,
+            after_s=end.after_s,
+            log_path=end.log_path,
+            last_words=end.last_words,
+        )
+        yield from operations.write_record(self.keys, self.view.opened, failure)
+        self.progress.reported_in = cycle_id
+
+    def ask(self, kind: RequestKind, reason: str) -> Move[None]:
+        """Ask the coordinator for a restart, or to be drained."""
+        if self.view is None or self.has_left or self.view.closed is not None:
+            return
+        request = Request(
+            cycle_id=self.view.cycle_id,
+            incarnation=self.incarnation,
+            kind=kind,
+            reason=one_line(reason),
+        )
+        yield from operations.write_record(self.keys, self.view.opened, request)
+
+    def ask_drain(self, reason: str) -> Move[None]:
+        """Give up this node's place: at once if it has none, else when the coordinator says so."""
+        self.wants_drain = True
+        if self.view is not None and self.progress.trained_in > 0:
+            yield from self.ask(RequestKind.DRAIN, reason)
+        elif not self.is_draining:
+            self.is_draining = True
+            self.on_drain()
+
+    def tell_checkpoint(self, cycle_id: int) -> Move[None]:
+        """Say that a checkpoint was written, if somebody waits for one. Nobody else is interested."""
+        called = self.view.called if self.view is not None else None
+        if called is None or called.cycle_id != cycle_id or self.told_checkpoint >= called.no or self.has_left:
+            return
+        assert self.view is not None
+        self.told_checkpoint = called.no
+        checkpoint = Checkpoint(cycle_id=cycle_id, incarnation=self.incarnation)
+        yield from operations.write_record(self.keys, self.view.opened, checkpoint)
+
+    def withdraw(self, reason: str) -> Move[None]:
+        """Say that this node is not fit to train, whether or not it ever joined. Nothing is said after this."""
+        if self.view is not None:
+            opened = self.view.opened
+        elif self.greeted is not None:
+            opened = self.greeted.opened
+        else:
+            opened = (yield from operations.read_head()).view.opened
+        self.incarnation = self.incarnation or self.new_incarnation()
+        self.has_left = True
+        withdrawal = Withdrawal(
+            cycle_id=opened.cycle_id,
+            incarnation=self.incarnation,
+            node=self.node,
+            reason=one_line(reason),
+        )
+        yield from operations.write_record(self.keys, opened, withdrawal)
+
+    # --- what the threads beside the main flow do ---------------------------------------------------
+
+    def beat(self) -> Move[None]:
+        """Renew the lease once; tells the coordinator the newest event we have read.
+
+        An incarnation that is over does not beat: that would bring its deleted counter back.
+        """
+        pulse = self.pulse
+        if not self.incarnation or self.has_left or pulse.is_fenced:
+            return
+        amount = pulse.next_amount(self.view.no if self.view is not None else 0)
+        sent_at = self.clock()
+        reply: int = yield Add(self.keys.beat(self.incarnation), amount)
+        pulse.take_reply(amount, reply, sent_at)
+
+    def watch(self, incarnation: str) -> Move[None]:
+        """Read events as they are published, for as long as this incarnation lasts.
+
+        Events that everybody alive has read are deleted, and asking for a deleted one would block for good.
+        So nothing is asked for once the lease is in doubt.
+        """
+        while incarnation == self.incarnation and self.view is not None and self.view.closed is None:
+            if not self.pulse.is_trusted(self.clock()):
+                self.has_lapsed = True
+                return
+            channel = codec.spread(incarnation, self.view.opened.channels)
+            event = yield from operations.read_event(self.keys, self.view.no + 1, channel)
+            if incarnation != self.incarnation or self.view is None or self.view.closed is not None:
+                return
+            if event is None:
+                self.has_lapsed = True
+                return
+            self.view = fold(self.view, event)
+            if isinstance(event, Called) and incarnation in event.draining and not self.is_draining:
+                self.is_draining = True
+                self.on_drain()
+
+    # --- the end of our part ------------------------------------------------------------------------
+
+    def finish(self, cycle_id: int) -> Move[None]:
+        """Enter the exit barrier: it is complete when the coordinator has heard this from every active node."""
+        assert self.view is not None
+        finish = Finish(cycle_id=cycle_id, incarnation=self.incarnation)
+        yield from operations.write_record(self.keys, self.view.opened, finish)
+        self.progress.finished_in = cycle_id
+
+    def goodbye(self, outcome: Outcome, reason: str) -> Move[None]:
+        """Leave the run. Nothing is said after this by the same incarnation.
+
+        A closed run's coordinator waits for nothing but goodbyes and looks often: nobody needs to wake it.
+        """
+        if self.view is None or self.has_left:
+            return
+        self.has_left = True
+        goodbye = Goodbye(
+            cycle_id=self.view.cycle_id,
+            incarnation=self.incarnation,
+            outcome=outcome,
+            reason=one_line(reason),
+        )
+        yield from operations.write_record(self.keys, self.view.opened, goodbye, must_ring=self.view.closed is None)

@@ -1,0 +1,104 @@
+"""Events: what the journal told, numbered and dated, one line of JSON each.
+
+The same lines are written to the export log, sent to whoever follows a run, and folded into its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+import msgspec
+
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model.fold import fold
+from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.records import SCHEMA_VERSION
+
+
+class Source(StrEnum):
+    """What an event is about."""
+
+    RUN = "run"
+    CYCLE = "cycle"
+    NODE = "node"
+
+
+class StateTold(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=True):
+    """All that is known as of this event's id: who missed something before, or begins here, goes on from this."""
+
+    state: RunState
+
+
+AnyEvent = journal.Entry | StateTold
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    event_id: int
+    """From 1 without gaps. A told state has the number of the last event in it."""
+    timestamp_ns: int
+    """On the clock of the store's machine."""
+    source_type: Source
+    schema_version: int = SCHEMA_VERSION
+    event: AnyEvent
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Event)
+_state_decoder = msgspec.json.Decoder(RunState)
+
+
+def source_of(entry: AnyEvent) -> Source:
+    name = type(entry).__name__
+    if name.startswith("Cycle"):
+        return Source.CYCLE
+    return Source.NODE if name.startswith(("Node", "Workers")) else Source.RUN
+
+
+def make_event(event_id: int, timestamp_ns: int, entry: AnyEvent) -> Event:
+    return Event(event_id=event_id, timestamp_ns=timestamp_ns, source_type=source_of(entry), event=entry)
+
+
+def encode_event(event: Event) -> bytes:
+    """One line."""
+    return _encoder.encode(event) + b"\n"
+
+
+def decode_event(line: bytes) -> Event:
+    """Raises msgspec.MsgspecError for what is no event of ours."""
+    return _decoder.decode(line)
+
+
+def encode_state(state: RunState) -> bytes:
+    return _encoder.encode(state)
+
+
+def decode_state(data: bytes) -> RunState:
+    return _state_decoder.decode(data)
+
+
+def copy_state(state: RunState) -> RunState:
+    """A state that no later event changes."""
+    return decode_state(encode_state(state))
+
+
+def tell_state(state: RunState) -> bytes:
+    """The line from which somebody who knows nothing can go on."""
+    return encode_event(make_event(state.event_id, state.time_ns, StateTold(state=state)))
+
+
+def take_event(state: RunState, event: Event) -> RunState:
+    """The state after one more event: the same one, changed, or the one that the event tells."""
+    if isinstance(event.event, StateTold):
+        return event.event.state
+    assert event.event_id == state.event_id + 1, f"event {event.event_id} after {state.event_id}"
+    fold(state, event.event_id, event.timestamp_ns, event.event)
+    return state
+
+
+def replay(lines: Iterator[bytes]) -> RunState:
+    """The state after all of these lines."""
+    state = RunState()
+    for line in lines:
+        state = take_event(state, decode_event(line))
+    return state

@@ -1,0 +1,123 @@
+"""What is known of a run, in words: a sentence for every event, durations, and what is missing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model.events import AnyEvent, Event, StateTold
+from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.text import clean, count, duration, listing
+
+CAUSES = {
+    "first": "the beginning",
+    "workers_failed": "workers failed",
+    "nodes_lost": "nodes lost",
+    "node_left": "nodes left",
+    "restart_requested": "restarts asked for",
+    "nodes_drain": "drains",
+    "world_grows": "growing",
+}
+"""What a cycle was opened for, by its kind."""
+
+
+def describe(event: Event, names: Mapping[str, str] | None = None) -> str:
+    """One sentence about an event. `names` has the nodes' names by incarnation, as far as they are known."""
+    return clean(_describe(event.event, names or {}))
+
+
+def names_in(event: Event) -> Iterable[tuple[str, str]]:
+    """Incarnations and names that an event tells."""
+    match event.event:
+        case journal.NodeJoined():
+            yield event.event.incarnation, event.event.node
+        case StateTold():
+            for member in event.event.state.members.values():
+                yield member.incarnation, member.name
+
+
+def _describe(entry: AnyEvent, names: Mapping[str, str]) -> str:
+    match entry:
+        case journal.RunBegan():
+            return f"run {entry.run_id} begins on {entry.host}, for {entry.settings.get('nnodes', 'some')} nodes"
+        case journal.Looked():
+            return f"{count(entry.live, 'node')} alive, the longest silent for {duration(entry.oldest_s)}"
+        case journal.RecordRefused():
+            return f"a record was refused: {entry.record.reason}: {entry.record.excerpt}"
+        case journal.RunEnded():
+            return f"the run ended: {entry.verdict}"
+        case journal.HostLeft():
+            return "the store host was ended, and the run with it"
+        case journal.CycleOpened():
+            return f"cycle {entry.cycle_id} opens: {entry.why}"
+        case journal.CycleWaits():
+            return f"cycle {entry.cycle_id} waits: {entry.reason}"
+        case journal.CycleSealed():
+            active, standby = len(entry.placement.ranks), len(entry.placement.standbys)
+            spares = f", {standby:,} stand by" if standby else ""
+            return (
+                f"cycle {entry.cycle_id} is sealed after {duration(entry.waited_s)}: {count(active, 'node')} "
+                f"train{'s' if active == 1 else ''}{spares}; master {entry.master}"
+            )
+        case journal.CyclePlaced():
+            return f"cycle {entry.cycle_id} is placed: {entry.summary}"
+        case journal.CycleCalled(nodes=()):
+            return f"cycle {entry.cycle_id + 1} is called at the next checkpoint: {entry.reason}"
+        case journal.CycleCalled():
+            return f"{listing(entry.nodes)} shall give up {_places(len(entry.nodes))}: {entry.reason}"
+        case journal.CycleSettled() if entry.first is not None:
+            return f"cycle {entry.cycle_id} is settled: {entry.failures:,} failed, first {entry.first.node}"
+        case journal.CycleSettled():
+            tail = f" for {count(entry.failures, 'failure')}" if entry.failures else ""
+            return f"cycle {entry.cycle_id} is settled: nobody is charged{tail}"
+        case journal.NodeJoined():
+            where = f", domain {entry.domain}" if entry.domain else ""
+            return f"{entry.node} joins{' as a spare' if entry.is_spare else ''}{where}"
+        case journal.NodesArrived():
+            return f"{_who(entry.incarnations, names, 'is', 'are')} ready for cycle {entry.cycle_id}"
+        case journal.NodesSilent():
+            longest = duration(max(entry.silent_s.values(), default=0.0))
+            return f"{_who(entry.silent_s, names, 'has', 'have')} been silent for {longest}"
+        case journal.NodesHeard():
+            return f"{_who(entry.incarnations, names, 'is', 'are')} heard again"
+        case journal.NodeFenced():
+            return f"{entry.node} is fenced, {entry.cause}: {entry.reason}"
+        case journal.NodeFinished():
+            return f"{entry.node} has finished"
+        case journal.NodeWent():
+            return f"{entry.node} went, {entry.outcome}" + (f": {entry.reason}" if entry.reason else "")
+        case journal.NodeUnhealthy():
+            return f"{entry.node} is not fit to train: {entry.reason}"
+        case journal.WorkersEnded():
+            failure = entry.failure
+            after = "" if failure.after_s is None else f" after {duration(failure.after_s)}"
+            log = f" (log: {failure.log_path})" if failure.log_path else ""
+            return f"workers failed{after} on {failure}{log}"
+        case StateTold():
+            state = entry.state
+            cycle = f" in cycle {state.cycles[-1].cycle_id}" if state.cycles else ""
+            return f"events before this are missing; by now: {state.status}{cycle}, {count(state.live, 'node')} alive"
+
+
+def _who(incarnations: Iterable[str], names: Mapping[str, str], one: str, many: str) -> str:
+    known = [names.get(each, each) for each in incarnations]
+    return f"{known[0]} {one}" if len(known) == 1 else f"{count(len(known), 'node')} ({listing(known)}) {many}"
+
+
+def _places(number: int) -> str:
+    return "its place" if number == 1 else "their places"
+
+
+# --- amounts --------------------------------------------------------------------------------------------
+
+
+def local_time(time_ns: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    try:
+        return datetime.fromtimestamp(time_ns / NS).strftime(form)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ns} ns"  # A damaged log may say anything.
+
+
+def cause_in_words(cause: str) -> str:
+    return CAUSES.get(cause, cause.replace("_", " "))

@@ -1,0 +1,167 @@
+"""Where somebody outside a run can look at it: a state_dir, the HTTP API, or the run's own store.
+
+All three tell the same: a picture of the run as it is now, and its events as lines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
+from ft_rendezvous.state.model.events import decode_event, tell_state
+from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.records import END_OF_RUN, Cycle, Node, Run
+from ft_rendezvous.state.model.view import end_last, view_cycles, view_nodes, view_run, view_vanished
+from ft_rendezvous.state.read.log_reader import POLL_S, LogReader, Missing, describe_missing, follow
+from ft_rendezvous.state.record.folders import choose_run
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """A run at one moment, as `ftr status --json` prints it. Field names are stable."""
+
+    run: Run
+    cycles: list[Cycle]
+    """Oldest first."""
+    nodes: list[Node]
+    missing: Missing | None = None
+    """What could not be read of the log; None: it was asked of the living, who know it all."""
+
+
+class Source(Protocol):
+    """A place to look at one run."""
+
+    def look(self) -> Picture:
+        """The run as it is now. Raises StateUnavailable."""
+
+    def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
+        """Events with a higher id than this, those that are there or until the run ends. Raises StateUnavailable."""
+
+
+class Glimpse(Protocol):
+    """What a store holds for onlookers."""
+
+    @property
+    def state(self) -> RunState: ...
+
+    @property
+    def lines(self) -> list[bytes]: ...
+
+
+class Visitor(Protocol):
+    """What `StoreSource` needs of `window.Visitor`."""
+
+    def look(self, after: int) -> Glimpse: ...
+
+
+class FolderSource:
+    """A run in a state_dir: alive, ended, or vanished."""
+
+    def __init__(self, state_dir: Path, name: str | None, clock_ns: Callable[[], int]) -> None:
+        self.folder = choose_run(state_dir, name)
+        self.missing = Missing()
+        """Of the lines that were read last, if they were not followed."""
+        self._clock_ns = clock_ns
+        self._reader = LogReader(self.folder.path, after=None)
+
+    def look(self) -> Picture:
+        for _ in self._reader.read():
+            pass
+        return picture_log(self._reader, self._clock_ns())
+
+    def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
+        if is_followed:
+            for told in follow(self.folder.path, after=after, clock_ns=self._clock_ns):
+                yield told.line
+            return
+        reader = LogReader(self.folder.path, after=after)
+        try:
+            for told in reader.read():
+                if told.event.event_id > after:
+                    yield told.line
+        finally:
+            self.missing = reader.missing
+            reader.close()
+
+
+class StoreSource:
+    """A live run, through its store."""
+
+    def __init__(
+        self, visitor: Visitor, clock_ns: Callable[[], int], sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._visitor = visitor
+        self._clock_ns = clock_ns
+        self._sleep = sleep
+        self._newest = 0
+
+    def look(self) -> Picture:
+        # Only the state is wanted: no event is newer than the newest.
+        state = self._glimpse(self._newest).state
+        self._newest = state.event_id
+        return picture_state(state, self._clock_ns())
+
+    def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
+        while True:
+            glimpse = self._glimpse(after)
+            if after and _first_id(glimpse.lines) > after + 1:
+                # What lies between is not kept any more: who follows goes on from the state.
+                after = glimpse.state.event_id
+                yield tell_state(glimpse.state)
+                continue
+            for line in glimpse.lines:
+                after = max(after, decode_event(line).event_id)
+                yield line
+            if not is_followed or (glimpse.state.status.is_terminal() and not glimpse.lines):
+                return
+            self._sleep(POLL_S)
+
+    def _glimpse(self, after: int) -> Glimpse:
+        try:
+            return self._visitor.look(after)
+        except StoreUnavailable as error:
+            raise StateUnavailable(
+                f"{error}: the run has ended, or its host is lost; its state_dir and verdict_file say which"
+            ) from error
+
+
+def _first_id(lines: list[bytes]) -> int:
+    return decode_event(lines[0]).event_id if lines else 0
+
+
+def picture_state(state: RunState, now_ns: int) -> Picture:
+    run = view_run(state, now_ns)
+    if run is None:
+        raise StateUnavailable("nothing is known of this run yet: try again in a moment")
+    return Picture(run=run, cycles=view_cycles(state, now_ns), nodes=view_nodes(state))
+
+
+def picture_log(reader: LogReader, now_ns: int) -> Picture:
+    """What a log tells: of a run that vanished its last known state, and how it ended even if the rest is damaged."""
+    missing = reader.missing
+    if reader.state.began is None:
+        if missing.is_empty():
+            raise StateUnavailable("nothing is recorded of this run yet: try again in a moment")
+        raise StateUnavailable(
+            f"nothing of this log can be read: {describe_missing(missing)}. No file of it begins with a whole state"
+        )
+    is_gone = reader.has_vanished(now_ns)
+    seen_ns = reader.heard_ns or reader.state.time_ns
+    picture = picture_state(reader.state, seen_ns if is_gone else now_ns)
+    run = picture.run
+    if is_gone:
+        run = view_vanished(run, seen_ns)
+    elif reader.verdict is not None and not run.is_terminal():
+        run = msgspec.structs.replace(
+            run,
+            status=END_OF_RUN[reader.verdict.kind],
+            status_detail=reader.verdict.reason,
+            verdict=reader.verdict,
+            end_time_ns=seen_ns,
+        )
+    cycles = end_last(picture.cycles, seen_ns) if is_gone else picture.cycles
+    return msgspec.structs.replace(picture, run=run, cycles=cycles, missing=missing)

@@ -1,0 +1,84 @@
+"""The store port on torch's TCPStore client, and TCPStore servers in this process.
+
+Maps torch's errors to ours. Reads that may block for long are not made here but on a `store_socket`.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistError, DistNetworkError, DistStoreError, TCPStore
+
+from ft_rendezvous.config.addresses import format_endpoint
+from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
+
+CALL_TIMEOUT = timedelta(seconds=30)
+
+_PERFORM: dict[type, Callable[[Any, Any], Any]] = {
+    Get: lambda store, op: store.get(op.key),
+    MultiGet: lambda store, op: store.multi_get(list(op.keys)),
+    Check: lambda store, op: store.check(list(op.keys)),
+    Set: lambda store, op: store.set(op.key, op.value),
+    MultiSet: lambda store, op: store.multi_set(list(op.keys), list(op.values)),
+    Append: lambda store, op: store.append(op.key, op.value),
+    Add: lambda store, op: store.add(op.key, op.amount),
+    Delete: lambda store, op: store.delete_key(op.key),
+}
+
+
+class TcpStore:
+    """One connection, for operations that answer at once."""
+
+    def __init__(self, store: TCPStore, endpoint: str) -> None:
+        self._store = store
+        self._endpoint = endpoint
+
+    def perform(self, op: Op) -> Any:
+        try:
+            return _PERFORM[type(op)](self._store, op)
+        except DistNetworkError as error:
+            raise StoreUnavailable(self._endpoint, "the connection is lost; its host died or left") from error
+        except DistStoreError as error:
+            raise StoreUnavailable(self._endpoint, "no answer in time; its host is stuck or cut off") from error
+
+
+def connect(host: str, port: int) -> TcpStore:
+    """Connect to a server that `probe` has found to be a TCPStore; anything else may hold us for minutes."""
+    endpoint = format_endpoint(host, port)
+    try:
+        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=CALL_TIMEOUT)
+    except DistError as error:
+        raise StoreUnavailable(endpoint, "the connection failed") from error
+    return TcpStore(store, endpoint)
+
+
+class ServedStore:
+    """A TCPStore server in this process, on a listening socket that is already held: no port can be lost."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.port: int = listener.getsockname()[1]
+        self.operations = 0
+        """How many were performed here; not those of nodes."""
+        self._store: TCPStore | None = TCPStore(
+            "localhost",
+            self.port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=CALL_TIMEOUT,
+            master_listen_fd=listener.detach(),
+        )
+
+    def perform(self, op: Op) -> Any:
+        """Perform on the server's own connection to itself."""
+        if self._store is None:
+            raise StoreUnavailable(format_endpoint("localhost", self.port), "it was stopped")
+        self.operations += 1
+        return TcpStore(self._store, format_endpoint("localhost", self.port)).perform(op)
+
+    def stop(self) -> None:
+        """Stop serving, when the last operation under way has ended."""
+        self._store = None

@@ -1,0 +1,60 @@
+"""A signal is forwarded to those who catch it: nobody else would survive it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from ft_rendezvous.agent.processes import catches, forward
+from tests.agent.process_stage import Stage
+
+CATCHER = """
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)  # A signal that comes just before a sleep is served after it.
+"""
+
+
+def test_a_signal_reaches_those_who_catch_it_and_nobody_else(stage: Stage) -> None:
+    catcher = stage.start((sys.executable, "-S", "-c", CATCHER))
+    assert catcher.stdout is not None
+    catcher.stdout.readline()
+    bystander = stage.start(("sleep", "600"))
+    gone = stage.start(("true",))
+    gone.wait()
+    assert forward(signal.SIGUSR1, (gone.pid, bystander.pid, catcher.pid)) == [catcher.pid]
+    assert catcher.wait() == 7
+    bystander.terminate()
+    # Of two pending signals the lower number is served first, so a SIGUSR1 would show.
+    assert bystander.wait() == -signal.SIGTERM
+
+
+def test_to_ignore_is_not_to_catch(stage: Stage) -> None:
+    catcher = stage.start((sys.executable, "-S", "-c", CATCHER))
+    assert catcher.stdout is not None
+    catcher.stdout.readline()
+    assert catches(catcher.pid, signal.SIGUSR1)
+    assert not catches(catcher.pid, signal.SIGHUP)
+    assert not catches(catcher.pid, signal.SIGUSR2)
+
+
+def test_the_last_signal_has_its_place_in_the_mask() -> None:
+    before = signal.signal(signal.SIGRTMAX, lambda *_: None)
+    try:
+        assert catches(os.getpid(), signal.SIGRTMAX)
+    finally:
+        signal.signal(signal.SIGRTMAX, before)
+    assert not catches(os.getpid(), signal.SIGRTMAX)
+
+
+def test_who_ends_between_the_look_and_the_signal_is_not_reached(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = stage.start(("true",))
+    gone.wait()
+    monkeypatch.setattr("ft_rendezvous.agent.processes.catches", lambda *_: True)
+    assert forward(signal.SIGUSR1, [gone.pid]) == []

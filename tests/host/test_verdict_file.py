@@ -1,0 +1,206 @@
+"""The verdict file is complete or absent, and an old one stays until a new one is complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import pytest
+
+from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.host.verdict_file import FirstFailureReport, VerdictReport, write_verdict
+from tests.support.torchrun_cluster import wait_until
+from tests.worker.inbox_rig import open_fds
+
+NOBODY = 65534
+FAILED = VerdictReport(
+    run_id="job",
+    verdict=VerdictKind.FAILED,
+    reason="worker rank 5 exited with -9",
+    cycle=3,
+    first_failure=FirstFailureReport(node="10.0.0.4 pid 12", rank=5, exit_code=-9, cycle=2, reason="ünkillbar"),
+)
+SUCCEEDED = VerdictReport(run_id="job", verdict=VerdictKind.SUCCEEDED, reason="", cycle=3)
+WRITER = """
+import sys
+from pathlib import Path
+from ft_rendezvous.host.verdict_file import VerdictReport, VerdictKind, write_verdict
+for cycle in range(1_000_000):
+    report = VerdictReport(run_id="j" * 100_000, verdict=VerdictKind.FAILED, reason="", cycle=cycle)
+    write_verdict(Path(sys.argv[1]), report)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "verdict.json"
+
+
+@pytest.fixture
+def _is_nobody(tmp_path: Path) -> Iterator[None]:
+    """A directory's permissions do not stop root."""
+    uid = os.geteuid()
+    tmp_path.chmod(0o555)
+    if uid == 0:
+        os.seteuid(NOBODY)
+    yield
+    if uid == 0:
+        os.seteuid(uid)
+    tmp_path.chmod(0o755)
+
+
+def raise_error(*_: object) -> NoReturn:
+    raise OSError("no space left")
+
+
+# --- what it holds ----------------------------------------------------------------------------------
+
+
+def test_a_failure_is_told_by_the_documented_names(path: Path) -> None:
+    write_verdict(path, FAILED)
+    told = json.loads(path.read_text())
+    written_at = datetime.fromisoformat(told.pop("written_at"))
+    assert written_at.utcoffset() == timedelta(0)
+    assert written_at == FAILED.written_at <= datetime.now(UTC)
+    assert told == {
+        "run_id": "job",
+        "verdict": "failed",
+        "reason": "worker rank 5 exited with -9",
+        "is_retryable": False,
+        "cycle": 3,
+        "first_failure": {
+            "node": "10.0.0.4 pid 12",
+            "rank": 5,
+            "exit_code": -9,
+            "cycle": 2,
+            "reason": "ünkillbar",
+        },
+    }
+
+
+def test_without_a_failure_there_is_null(path: Path) -> None:
+    write_verdict(path, SUCCEEDED)
+    assert json.loads(path.read_text())["first_failure"] is None
+
+
+def test_a_report_reads_back_as_it_was(path: Path) -> None:
+    write_verdict(path, FAILED)
+    assert msgspec.json.decode(path.read_bytes(), type=VerdictReport) == FAILED
+
+
+@pytest.mark.parametrize("zone", [None, timezone(timedelta(hours=2))])
+def test_a_time_that_is_not_utc_is_our_mistake(zone: timezone | None) -> None:
+    with pytest.raises(AssertionError):
+        VerdictReport(
+            run_id="job",
+            verdict=VerdictKind.CANCELLED,
+            reason="",
+            cycle=1,
+            written_at=datetime(2026, 1, 1, tzinfo=zone),
+        )
+
+
+# --- how it is written ------------------------------------------------------------------------------
+
+
+def test_parents_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "jobs" / "17" / "verdict.json"
+    before = open_fds()
+    write_verdict(path, FAILED)
+    write_verdict(path, SUCCEEDED)
+    assert json.loads(path.read_text())["verdict"] == "succeeded"
+    assert list(path.parent.iterdir()) == [path]
+    assert open_fds() == before
+
+
+def test_who_may_read_it_is_for_the_umask_to_say(path: Path) -> None:
+    mask = os.umask(0o027)
+    try:
+        write_verdict(path, SUCCEEDED)
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_what_was_there(call: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_verdict(path, FAILED)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, call, raise_error)
+    with pytest.raises(OSError, match="no space left"):
+        write_verdict(path, SUCCEEDED)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_whoever_reads_while_it_is_written_finds_all_or_nothing(path: Path) -> None:
+    is_over = threading.Event()
+    read: list[bytes] = []
+
+    def look() -> None:
+        while not is_over.is_set():
+            if path.exists():
+                read.append(path.read_bytes())
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for cycle in range(100):
+            write_verdict(path, msgspec.structs.replace(FAILED, cycle=cycle, reason="x" * 10_000))
+    finally:
+        is_over.set()
+        reader.join()
+    cycles = [msgspec.json.decode(data, type=VerdictReport).cycle for data in read]
+    assert cycles == sorted(cycles)
+
+
+def test_a_writer_that_is_killed_leaves_a_complete_file(path: Path) -> None:
+    with subprocess.Popen((sys.executable, "-c", WRITER, str(path))) as writer:
+        try:
+            wait_until("there is a file", path.exists)
+        finally:
+            writer.send_signal(signal.SIGKILL)
+    assert msgspec.json.decode(path.read_bytes(), type=VerdictReport).run_id == "j" * 100_000
+
+
+# --- where it cannot be written ---------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_is_nobody")
+@pytest.mark.parametrize("name", ["verdict.json", "jobs/verdict.json"])
+def test_a_directory_that_may_not_be_written_raises(name: str, tmp_path: Path) -> None:
+    with pytest.raises(PermissionError):
+        write_verdict(tmp_path / name, FAILED)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda path: path.mkdir(), id="directory"),
+        pytest.param(os.mkfifo, id="pipe"),
+        pytest.param(lambda path: path.symlink_to("/dev/null"), id="device"),
+    ],
+)
+def test_what_is_no_file_is_not_replaced(make: Callable[[Path], None], path: Path) -> None:
+    make(path)
+    kind = stat.S_IFMT(path.lstat().st_mode)
+    with pytest.raises(OSError, match="not a regular file"):
+        write_verdict(path, FAILED)
+    assert stat.S_IFMT(path.lstat().st_mode) == kind
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_parent_that_is_a_file_raises(path: Path) -> None:
+    path.touch()
+    with pytest.raises(OSError):
+        write_verdict(path / "verdict.json", FAILED)

@@ -1,0 +1,57 @@
+"""Both sides of a door, for tests: one that keeps what it hears, and what a worker finds in its environment."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+
+from ft_rendezvous.agent.worker_inbox import Door
+from ft_rendezvous.agent.worker_messages import Message, socket_name
+from tests.support.torchrun_cluster import WAIT_S
+
+CYCLE_ID = 7
+ENVIRON = {
+    "TORCHELASTIC_RUN_ID": "job",
+    "FT_CYCLE_ID": str(CYCLE_ID),
+    "FT_NODE_RANK": "1",
+    "FT_NODE_INFRA_RANK": "12",
+    "FT_NODE_DOMAIN": "rack3",
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "2",
+    "ROLE_NAME": "trainer",
+}
+"""What a worker finds, beside the address of the door."""
+
+
+class Porch:
+    """A door, and what came through it."""
+
+    def __init__(self) -> None:
+        self._heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.door = Door(self._heard.put)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**ENVIRON, "FT_DOOR": self.door.address}
+
+    def hear(self) -> Message:
+        """The next message; fails if none comes."""
+        return self._heard.get(timeout=WAIT_S)
+
+    def close(self) -> list[Message]:
+        """Close the door; what came through it that nobody has heard."""
+        self.door.close()
+        return [self._heard.get() for _ in range(self._heard.qsize())]
+
+
+def send(address: str, data: bytes, attached: bytes | None = None) -> None:
+    """Lay anything at a door, with descriptors attached if so wished; waits while the door is full."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, attached)] if attached is not None else []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendmsg([data], rights, 0, socket_name(address))
+
+
+def open_fds() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))

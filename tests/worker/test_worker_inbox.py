@@ -1,0 +1,199 @@
+"""The door passes on what workers of this user say, ignores everything else, and closes without a trace."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ft_rendezvous.agent import worker_inbox as door_module
+from ft_rendezvous.agent.worker_inbox import Door
+from ft_rendezvous.agent.worker_messages import MAX_MESSAGE_BYTES, AtCheckpoint, Fault, Message, Restart, encode
+from tests.support.torchrun_cluster import WAIT_S, wait_until
+from tests.worker.inbox_rig import Porch, open_fds, send
+
+GOOD = AtCheckpoint(cycle_id=3, local_rank=0)
+BAD_FIELDS = json.dumps({"says": "restart", "cycle_id": -1, "local_rank": 0, "reason": ""}).encode()
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "ft-door"]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """Whatever happened in a test, neither a thread nor a descriptor outlives its door."""
+    before, others = open_fds(), threads()
+    yield
+    assert threads() == others
+    assert open_fds() == before
+
+
+@pytest.fixture
+def porch(_nothing_is_left: None) -> Iterator[Porch]:
+    porch = Porch()
+    yield porch
+    porch.close()
+
+
+# --- what is ignored --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"", Fault.NOT_JSON),
+        (b"\xff{", Fault.NOT_JSON),
+        (b"[" * MAX_MESSAGE_BYTES, Fault.NOT_JSON),
+        (encode(GOOD) + b" " * MAX_MESSAGE_BYTES, Fault.TOO_LONG),
+        (b'{"says": "close"}', Fault.UNKNOWN),
+        (BAD_FIELDS, Fault.BAD_FIELDS),
+    ],
+)
+def test_a_bad_datagram_is_told_of_once_and_ignored(
+    data: bytes, fault: Fault, porch: Porch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        send(porch.door.address, data)
+    send(porch.door.address, encode(GOOD))
+    assert porch.hear() == GOOD, "nothing before it was passed on"
+    (warning,) = warnings(caplog)
+    assert fault in warning
+
+
+def test_every_kind_of_fault_is_told_of(porch: Porch, caplog: pytest.LogCaptureFixture) -> None:
+    for data in (b"x", b"{}", b"y", b"[]", BAD_FIELDS):
+        send(porch.door.address, data)
+    assert porch.close() == []
+    told = warnings(caplog)
+    assert [fault for fault in Fault if any(fault in line for line in told)] == list(Fault)[2:]
+    assert len(told) == 3
+
+
+def test_a_message_may_fill_the_datagram(porch: Porch) -> None:
+    send(porch.door.address, encode(GOOD).ljust(MAX_MESSAGE_BYTES))
+    assert porch.hear() == GOOD
+
+
+def test_another_user_is_not_heard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """To become another user takes rights; so here the door belongs to another, and the kernel tells it who we are."""
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    porch = Porch()
+    for _ in range(3):
+        send(porch.door.address, encode(GOOD))
+    assert porch.close() == []
+    (warning,) = warnings(caplog)
+    assert Fault.FOREIGN in warning
+
+
+def test_attached_descriptors_are_not_received(porch: Porch) -> None:
+    before = open_fds()
+    with Path("/dev/null").open() as file:
+        send(porch.door.address, encode(GOOD), attached=struct.pack("i", file.fileno()))
+    assert porch.hear() == GOOD
+    assert open_fds() == before
+
+
+# --- a receiver in trouble --------------------------------------------------------------------------
+
+
+def test_a_receiver_that_raises_loses_one_message(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[Message] = []
+
+    def take_in(message: Message) -> None:
+        heard.append(message)
+        if isinstance(message, Restart):
+            raise RuntimeError("no link")
+
+    door = Door(take_in)
+    restart = Restart(cycle_id=1, local_rank=0, reason="slow")
+    send(door.address, encode(restart))
+    send(door.address, encode(GOOD))
+    door.close()
+    assert heard == [restart, GOOD]
+    assert "a worker's message was lost" in caplog.text
+    assert "RuntimeError: no link" in caplog.text
+
+
+def test_a_receiver_that_is_stuck_does_not_hold_the_one_who_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "STOP_S", 0.0)
+    is_in, goes_on = threading.Event(), threading.Event()
+
+    def take_in(_: Message) -> None:
+        is_in.set()
+        assert goes_on.wait(WAIT_S)
+
+    door = Door(take_in)
+    send(door.address, encode(GOOD))
+    assert is_in.wait(WAIT_S)
+    door.close()
+    assert threads() != []
+    goes_on.set()
+    wait_until("the thread has ended", lambda: not threads())
+
+
+# --- closing ----------------------------------------------------------------------------------------
+
+
+def test_closing_ends_the_thread_and_the_address(porch: Porch) -> None:
+    assert len(threads()) == 1
+    porch.close()
+    assert threads() == []
+    with pytest.raises(ConnectionRefusedError):
+        send(porch.door.address, encode(GOOD))
+    porch.close()
+
+
+def test_what_lay_at_the_door_is_still_passed_on() -> None:
+    heard: list[Message] = []
+    is_in, goes_on = threading.Event(), threading.Event()
+
+    def take_in(message: Message) -> None:
+        is_in.set()
+        assert goes_on.wait(WAIT_S)
+        heard.append(message)
+
+    door = Door(take_in)
+    messages = [AtCheckpoint(cycle_id=cycle_id, local_rank=0) for cycle_id in range(3)]
+    for message in messages:
+        send(door.address, encode(message))
+    assert is_in.wait(WAIT_S)
+    closing = threading.Thread(target=door.close)
+    closing.start()
+    goes_on.set()
+    closing.join()
+    wait_until("the thread has ended", lambda: not threads())
+    assert heard == messages
+
+
+def test_the_receiver_itself_may_close() -> None:
+    is_closed = threading.Event()
+
+    def take_in(_: Message) -> None:
+        door.close()
+        is_closed.set()
+
+    door = Door(take_in)
+    send(door.address, encode(GOOD))
+    assert is_closed.wait(WAIT_S)
+    wait_until("the thread has ended", lambda: not threads())
+
+
+def test_doors_have_different_addresses_that_fit_into_an_environment(porch: Porch) -> None:
+    other = Porch()
+    other.close()
+    assert other.door.address != porch.door.address
+    assert porch.door.address.startswith("@ft-rendezvous/")
+    assert porch.door.address.isprintable()
+    assert not Path(porch.door.address[1:]).exists()

@@ -1,0 +1,97 @@
+"""Whatever comes in a datagram is a message or a fault, and a reason is always one clean line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ft_rendezvous.agent.worker_messages import (
+    MAX_MESSAGE_BYTES,
+    AtCheckpoint,
+    Drain,
+    Fault,
+    Message,
+    Restart,
+    decode,
+    encode,
+)
+from ft_rendezvous.text import MAX_REASON_CHARS, one_line
+
+GOOD: dict[str, Any] = {"says": "restart", "cycle_id": 3, "local_rank": 0, "reason": "slow"}
+
+counts = st.integers(min_value=0, max_value=(1 << 63) - 1)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(list(GOOD)), inner),
+)
+
+
+@given(kind=st.sampled_from([Restart, Drain]), cycle_id=counts, local_rank=counts, reason=st.text())
+def test_requests_come_out_as_they_went_in(
+    kind: type[Restart] | type[Drain], cycle_id: int, local_rank: int, reason: str
+) -> None:
+    message = kind(cycle_id=cycle_id, local_rank=local_rank, reason=one_line(reason))
+    assert decode(encode(message)) == message
+
+
+def test_a_checkpoint_comes_out_as_it_went_in() -> None:
+    message = AtCheckpoint(cycle_id=2, local_rank=1)
+    assert decode(encode(message)) == message
+
+
+@given(data=st.binary() | json_values.map(lambda value: json.dumps(value).encode()))
+def test_nothing_makes_decoding_raise(data: bytes) -> None:
+    assert isinstance(decode(data), Message | Fault)
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"", Fault.NOT_JSON),
+        (b"restart", Fault.NOT_JSON),
+        (b"\xff\xfe", Fault.NOT_JSON),
+        (json.dumps(GOOD).encode("utf-16"), Fault.NOT_JSON),
+        (b"[" * MAX_MESSAGE_BYTES, Fault.NOT_JSON),
+        (b" " * (MAX_MESSAGE_BYTES + 1), Fault.TOO_LONG),
+        (b"[]", Fault.UNKNOWN),
+        (b"{}", Fault.UNKNOWN),
+        ({**GOOD, "says": "close"}, Fault.UNKNOWN),
+        ({**GOOD, "says": ["restart"]}, Fault.UNKNOWN),
+        ({**GOOD, "says": "at_checkpoint"}, Fault.BAD_FIELDS),
+        ({**GOOD, "also": 1}, Fault.BAD_FIELDS),
+        ({name: GOOD[name] for name in ("says", "cycle_id", "local_rank")}, Fault.BAD_FIELDS),
+        ({**GOOD, "cycle_id": "3"}, Fault.BAD_FIELDS),
+        ({**GOOD, "cycle_id": True}, Fault.BAD_FIELDS),
+        ({**GOOD, "cycle_id": 3.0}, Fault.BAD_FIELDS),
+        ({**GOOD, "cycle_id": 1 << 63}, Fault.BAD_FIELDS),
+        ({**GOOD, "local_rank": -1}, Fault.BAD_FIELDS),
+        ({**GOOD, "reason": None}, Fault.BAD_FIELDS),
+    ],
+)
+def test_what_is_wrong_is_named(data: bytes | dict[str, Any], fault: Fault) -> None:
+    assert decode(data if isinstance(data, bytes) else json.dumps(data).encode()) is fault
+
+
+@given(text=st.text(st.characters()) | st.text(st.characters(categories=["Cs", "Cc", "Zl"])))
+def test_a_reason_is_one_short_printable_line_that_can_be_encoded(text: str) -> None:
+    line = one_line(text)
+    assert line.isprintable()
+    assert len(line) <= MAX_REASON_CHARS
+    assert one_line(line.encode().decode()) == line.strip()
+
+
+def test_the_door_cleans_and_cuts_a_reason_whoever_sent_it() -> None:
+    message = decode(json.dumps({**GOOD, "reason": "two\nlines \ud800 \x1b[31m" + "x" * 1000}).encode())
+    assert isinstance(message, Restart)
+    assert message.reason.startswith("two lines ? [31mxxx")
+    assert len(message.reason) == MAX_REASON_CHARS
+
+
+@given(reason=st.text(st.characters(), min_size=MAX_REASON_CHARS))
+def test_the_longest_reason_fits_into_a_message(reason: str) -> None:
+    message = Restart(cycle_id=(1 << 63) - 1, local_rank=(1 << 63) - 1, reason=one_line(reason))
+    assert len(encode(message)) <= MAX_MESSAGE_BYTES
