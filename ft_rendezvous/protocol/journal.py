@@ -75,6 +75,13 @@ class CycleOpened(_Entry, frozen=True, kw_only=True):
     why: AnyWhy
 
 
+class CauseCorrected(_Entry, frozen=True, kw_only=True):
+    """A cycle opened for what was known then; its true cause is known now."""
+
+    cycle_id: int
+    why: AnyWhy
+
+
 class CycleWaits(_Entry, frozen=True, kw_only=True):
     """The reason to wait has changed."""
 
@@ -199,6 +206,7 @@ Entry = (
     | RunEnded
     | HostLeft
     | CycleOpened
+    | CauseCorrected
     | CycleWaits
     | CycleSealed
     | CyclePlaced
@@ -238,6 +246,8 @@ def log_entry(entry: Entry) -> None:
             log.debug("silent cycle=%d nodes=%d", entry.cycle_id, len(entry.silent_s))
         case CycleOpened():
             log.info("opened cycle=%d because %s", entry.cycle_id, entry.why)
+        case CauseCorrected():
+            log.info("corrected cycle=%d: it opened because %s", entry.cycle_id, entry.why)
         case CycleWaits():
             log.info("waiting cycle=%d: %s", entry.cycle_id, entry.reason)
         case CycleSealed():
