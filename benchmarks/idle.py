@@ -24,8 +24,8 @@ from benchmarks.crowd import in_thread
 from benchmarks.measure import require
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Head
+from ft_rendezvous.host.serve import new_id
 from ft_rendezvous.node import session
-from ft_rendezvous.node.session import new_id
 from ft_rendezvous.protocol import operations
 from ft_rendezvous.protocol.ops import Op, Store, perform_move
 from ft_rendezvous.protocol.participant import Changed, Participant, Place

@@ -13,7 +13,7 @@ from ft_rendezvous.agent.handler import FtRendezvousHandler
 from ft_rendezvous.config.settings import NodeSettings, RunSettings, Settings
 from ft_rendezvous.core.model import NodeInfo
 from ft_rendezvous.host.host import Host
-from ft_rendezvous.node.session import new_id
+from ft_rendezvous.host.serve import new_id
 from ft_rendezvous.protocol.journal import log_entry
 from ft_rendezvous.state.record.recorder import Recorder
 from ft_rendezvous.store.client import ServedStore

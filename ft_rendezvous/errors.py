@@ -32,10 +32,12 @@ class ConfigError(FtError):
 class StoreUnavailable(FtError):
     """The store cannot be reached, went silent, or is not the one this run began with."""
 
-    def __init__(self, endpoint: str, fact: str) -> None:
+    def __init__(self, endpoint: str, fact: str, *, is_refused: bool = False) -> None:
         super().__init__(f"store {endpoint}: {fact}")
         self.endpoint = endpoint
         self.fact = fact
+        self.is_refused = is_refused
+        """The machine answers, and no process listens at the port."""
 
 
 class Refused(FtError):

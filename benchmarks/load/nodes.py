@@ -20,7 +20,7 @@ from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Arrival, Head, Verdict
 from ft_rendezvous.core.node_step import Drained
-from ft_rendezvous.node.session import new_id
+from ft_rendezvous.host.serve import new_id
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.ops import Get, Move
 from ft_rendezvous.protocol.participant import Changed, Participant, Place

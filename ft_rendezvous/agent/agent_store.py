@@ -23,7 +23,7 @@ from torch.distributed.elastic.utils import store as store_util
 
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.node.threads import Link
-from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, Move, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
 from ft_rendezvous.protocol.participant import Place
 
 _ASSIGNED = re.compile(r"torchelastic/assigned_ranks/(\d+)")
@@ -56,7 +56,7 @@ class AgentStore(Store):
 
     def add(self, key: str, amount: int) -> int:
         if key == self._entered_key:
-            self._link.run(self._link.participant.finish(self._place.cycle_id))
+            self._link.finish(self._place.cycle_id)
             return amount
         return int(self._do(Add(self._name(key), amount)))
 
@@ -75,7 +75,7 @@ class AgentStore(Store):
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         if list(keys) == [self._complete_key]:
             # The barrier is over when the coordinator says so, however long the slowest node takes.
-            self._link.run(self._link.participant.await_verdict())
+            self._link.await_verdict()
             return
         self._wait_for(keys, timeout or self._timeout)
 
@@ -126,13 +126,10 @@ class AgentStore(Store):
         self._timeout = timeout
 
     def _name(self, key: str) -> str:
-        return self._link.participant.keys.agent(self._place.cycle_id, key)
+        return self._link.agent_key(self._place.cycle_id, key)
 
     def _do(self, op: Op) -> Any:
-        def move() -> Move[Any]:
-            return (yield op)
-
-        return self._link.run(move())
+        return self._link.perform(op)
 
     def _wait_for(self, keys: Sequence[str], timeout: timedelta) -> None:
         """Wait for keys that no seat answers, and for no longer than the cycle lasts.

@@ -29,11 +29,11 @@ from ft_rendezvous.agent.signals import on_signals, signals_held
 from ft_rendezvous.agent.worker_group import Workers
 from ft_rendezvous.agent.worker_watch import FirstFailure
 from ft_rendezvous.config.settings import Settings, log_level, parse_settings
-from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
+from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
 from ft_rendezvous.host.host import Host
-from ft_rendezvous.node.session import Session, open_session, reopen_link
+from ft_rendezvous.node.session import Session, open_session
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.store import net
@@ -111,33 +111,26 @@ class FtRendezvousHandler(RendezvousHandler):
     def check_end(self) -> None:
         """Raise if the run did not end well although this node's workers did.
 
-        The agent swallows whatever its exit barrier raises, so the barrier cannot tell.
+        The agent swallows every error of its exit barrier, so the barrier cannot tell. If the barrier failed, this node
+        waits for the verdict itself.
         """
-        verdict = self.verdict or self._ask_again()
-        if verdict is not None and self._may_go(verdict):
-            return
+        verdict = self.verdict or self._await_verdict()
         if verdict is None:
             raise RendezvousConnectionError(
                 f"the store of run {self.get_run_id()!r} was lost in the exit barrier: "
                 "this node's workers ended well, the run's verdict is unknown"
             )
-        raise RendezvousClosedError(str(RunClosed(self.get_run_id(), verdict)))
+        if not self._ends_well(verdict):
+            raise RendezvousClosedError(str(RunClosed(self.get_run_id(), verdict)))
 
-    def _ask_again(self) -> Verdict | None:
-        """The verdict, over another connection; None if the store is gone.
-
-        A connection can be reset while the node waits in the exit barrier: its work is done and counts, and what it
-        said last may not have arrived.
-        """
+    def _await_verdict(self) -> Verdict | None:
+        """The verdict, once there is one; None if the store is lost."""
         session, place = self._session, self._place
-        if session is None or place is None or not session.link.is_broken:
+        if session is None or place is None:
             return None
-        former = session.link.participant
         try:
-            self._session = again = self._connect_again(session)
-            again.link.participant.has_lapsed = True  # It has no lease: it looks at the head.
-            again.link.run(former.finish(place.cycle_id))
-            return again.link.run(again.link.participant.await_verdict())
+            session.link.finish(place.cycle_id)
+            return session.link.await_verdict()
         except FtError as error:
             log.error("%s", error)
             return None
@@ -166,7 +159,7 @@ class FtRendezvousHandler(RendezvousHandler):
                 raise RendezvousGracefulExitError("this node is drained")
             return self._begin(place)
         except RunClosed as error:
-            if self._may_go(error.verdict):
+            if self._ends_well(error.verdict):
                 raise RendezvousGracefulExitError(str(error)) from error
             log.error("%s; this node stops", error)
             raise RendezvousClosedError(str(error)) from error
@@ -230,66 +223,35 @@ class FtRendezvousHandler(RendezvousHandler):
     def verdict(self) -> Verdict | None:
         return self._session.link.verdict if self._session is not None else None
 
-    def _may_go(self, verdict: Verdict) -> bool:
-        """Whether this node ends well with such a verdict: it may have been asked to go before the run was over."""
-        is_going = self._session is not None and self._session.link.participant.is_going
-        return verdict.kind is VerdictKind.SUCCEEDED or (verdict.kind is VerdictKind.CANCELLED and is_going)
+    def _ends_well(self, verdict: Verdict) -> bool:
+        return self._session is not None and self._session.link.ends_well(verdict)
 
     def _check_health(self) -> None:
         """Withdraw from the run if this node is not fit to train."""
         node = self._settings.node
         reason = check_health(node.health_check, node.health_check_s, node.checks_gpus)
         if reason is not None:
-            session = self._linked_session()
-            session.link.run(session.link.participant.withdraw(reason))
+            self._join().link.withdraw(reason)
             raise Unhealthy(reason)
 
     def _next_place(self) -> Place | Drained:
-        session = self._linked_session()
+        session = self._join()
         self._place = None
         session.bootstrap.retire()
-        try:
-            result = session.link.run(session.link.participant.next_place())
-        except StoreUnavailable:
-            if not session.link.is_broken:
-                raise
-            # A connection can be reset without the store being lost: one more try, as for a training node.
-            session = self._linked_session()
-            result = session.link.run(session.link.participant.next_place())
+        result = session.link.next_place()
         if isinstance(result, Verdict):
             raise RunClosed(self.get_run_id(), result)
         return result
 
-    def _linked_session(self) -> Session:
-        """The session, with a link that works: a broken one is replaced within a lease, or the store is lost."""
+    def _join(self) -> Session:
+        """The session; opened at the first call."""
         if self._session is None:
             node = self._node_info()
             codec.check_node(node)
             self._session = open_session(self._settings, node)
-        elif self._session.link.is_broken:
-            self._session = self._reopen(self._session)
         if self.workers is not None:
             self.workers.greet(self._session.link)
         return self._session
-
-    def _reopen(self, old: Session) -> Session:
-        session = self._connect_again(old)
-        # The others need not wait for the lease of the incarnation that lost its connection.
-        former = old.link.participant
-        session.link.run(former.goodbye(Outcome.LEFT, "its connection was lost; it joins again"))
-        return session
-
-    def _connect_again(self, old: Session) -> Session:
-        """Another link to the same store, within a lease; what this process was asked to do is not forgotten."""
-        old.link.stop()
-        old.bootstrap.release()
-        former = old.link.participant
-        patience_s = self._settings.run.lease_s
-        session = reopen_link(self._settings, self._node_info(), former.epoch, patience_s)
-        session.host = old.host
-        session.link.participant.is_draining = former.is_draining
-        session.link.participant.wants_drain = former.wants_drain
-        return session
 
     def _node_info(self) -> NodeInfo:
         node = self._settings.node
@@ -344,10 +306,6 @@ class FtRendezvousHandler(RendezvousHandler):
         session, self._session = self._session, None
         if session is None:
             return True
-        progress = session.link.participant.progress
-        has_finished = progress.finished_in > 0 and progress.finished_in == progress.trained_in
-        if outcome is Outcome.SUCCEEDED and session.link.verdict is None and not has_finished:
-            outcome = Outcome.DRAINED if session.link.participant.is_going else Outcome.LEFT
         with signals_held():
             session.link.leave(outcome, reason)
             session.bootstrap.release()

@@ -25,7 +25,6 @@ from ft_rendezvous.agent.reaper import Reaper
 from ft_rendezvous.agent.worker_inbox import Door
 from ft_rendezvous.agent.worker_messages import AtCheckpoint, Drain, Message, Restart
 from ft_rendezvous.agent.worker_watch import FirstFailure, WorkerWatch
-from ft_rendezvous.core.model import RequestKind
 from ft_rendezvous.core.node_step import WorkerExit
 from ft_rendezvous.env_names import INBOX_VARIABLE, MARKER_VARIABLE
 from ft_rendezvous.node.threads import Link
@@ -120,7 +119,7 @@ class Workers:
         this is the first to know, a tenth of a second late.
         """
         link, watch = self._link, self._watch
-        if link is None or watch is None or self._is_excused or link.participant.worker_exit is not None:
+        if link is None or watch is None or self._is_excused or link.has_reported:
             return
         seen = watch.failure
         after_s = seen.after_s if seen is not None else time.monotonic() - self._seated_at
@@ -145,11 +144,9 @@ class Workers:
         rank = started.ranks.get(failure.local_rank)
         reason = describe_exit(failure.exit_code, started.error_files.get(failure.local_rank))
         log_path = started.logs.get(failure.local_rank, "")[-LONGEST_PATH:]
-        link.participant.worker_exit = WorkerExit(
-            reason, rank, failure.exit_code, round(failure.after_s, 6), log_path, last_words_in(log_path)
-        )
+        end = WorkerExit(reason, rank, failure.exit_code, round(failure.after_s, 6), log_path, last_words_in(log_path))
         log.error("cycle=%d rank=%s: worker ended first on this node: %s", place.cycle_id, rank, reason)
-        link.post(link.participant.report_failure(place.cycle_id))
+        link.report_exit(place.cycle_id, end)
 
     # --- what workers and people ask for ------------------------------------------------------------
 
@@ -157,14 +154,13 @@ class Workers:
         link, place = self._link, self._place
         if link is None or place is None or message.cycle_id != place.cycle_id:
             return
-        participant = link.participant
         match message:
             case Restart():
-                link.post(participant.ask(RequestKind.RESTART, message.reason))
+                link.ask_restart(message.reason)
             case Drain():
-                link.post(participant.ask_drain(message.reason or "a worker asked for it"))
+                link.ask_drain(message.reason or "a worker asked for it")
             case AtCheckpoint():
-                link.post(participant.tell_checkpoint(place.cycle_id))
+                link.tell_checkpoint(place.cycle_id)
 
     def _on_drain_signal(self, _signum: int, _frame: FrameType | None) -> None:
         """Runs in the main thread, between any two of its steps: it must not wait for what that thread holds."""
@@ -185,18 +181,17 @@ class Workers:
         """
         log.info("%s: this node is draining", DRAIN_SIGNAL.name)
         if self._link is not None:
-            self._link.post(self._link.participant.ask_drain(DRAIN_SIGNAL.name))
+            self._link.ask_drain(DRAIN_SIGNAL.name)
             self._is_called.wait(TOLD_S)
         self.forward_drain()
 
     def greet(self, link: Link) -> None:
         """A link to the run is there: a signal that comes before the first place finds whom to tell."""
         self._link = link
-        link.participant.on_drain = self._on_called
+        link.on_drain(self._on_called)
 
     def _on_called(self) -> None:
-        view = self._link.participant.view if self._link is not None else None
-        reason = view.called.reason if view is not None and view.called is not None else ""
+        reason = self._link.drain_reason if self._link is not None else ""
         log.info("this node is asked to give up its place: %s", reason or "no reason given")
         self.forward_drain()
         self._is_called.set()

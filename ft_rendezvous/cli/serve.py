@@ -52,7 +52,7 @@ def parse_serve(endpoint: str, run_id: str, nnodes: str, conf: str) -> Settings:
 def run_serve(settings: Settings, log_level: str) -> int:
     """Serve until the run is closed and all have gone. Returns the exit code that tells its verdict."""
     # Both import torch, which takes seconds; a bad setting is told before.
-    from ft_rendezvous.node.session import serve  # noqa: PLC0415
+    from ft_rendezvous.host.serve import serve  # noqa: PLC0415
     from ft_rendezvous.store import net  # noqa: PLC0415
 
     show_logs(log_level)

@@ -109,25 +109,24 @@ class LeaseTable:
 
 @dataclass(slots=True)
 class Pulse:
-    """A node's own beat: what to add, what reply to expect, and whether the lease may still be trusted."""
+    """A node's own beat: the next counter, the reply to expect, and whether the lease may still be trusted."""
 
     lease_s: float
     alive_until: float
     counter: int = 0
     is_fenced: bool = False
 
-    def next_amount(self, acted_upon: int) -> int:
-        """What to add for the next beat, carrying the number of the last event acted upon."""
-        return 1 + ((acted_upon - acknowledged(self.counter)) << ACK_SHIFT)
+    def next_counter(self, acted_upon: int) -> int:
+        """The counter after the next beat. It carries the number of the last event acted upon."""
+        return self.counter + 1 + ((acted_upon - acknowledged(self.counter)) << ACK_SHIFT)
 
-    def take_reply(self, amount: int, reply: int, sent_at: float) -> None:
-        """Take in the acknowledged counter. Any other value than ours plus `amount` means that the
-        coordinator has taken the counter away: this incarnation is over."""
-        self.counter += amount
-        if reply != self.counter:
+    def take_reply(self, sent: int, found: int, sent_at: float) -> None:
+        """Take in what the store holds after the beat `sent`. Any other value means that the coordinator has taken the
+        counter away: this incarnation is over."""
+        if found != sent:
             self.is_fenced = True
         else:
-            self.alive_until = sent_at + self.lease_s
+            self.counter, self.alive_until = sent, sent_at + self.lease_s
 
     def is_trusted(self, now: float) -> bool:
         """Whether this node may assume that it still holds its place."""

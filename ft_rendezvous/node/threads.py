@@ -1,122 +1,239 @@
-"""Drives a node's line on a real store: two threads, two connections, one lock.
+"""Drives a node's loop on a real store: two threads, two connections, one lock.
 
-The agent's own thread only ever waits on a condition, so signals are served at once. All of the line's code runs
-under the lock; all store calls are made outside of it.
+The agent's own thread only ever waits on a condition, so Python runs signal handlers at once. All code of the loop runs
+under the lock. All store calls are made outside of it. Every connection is a plain socket that another thread can
+close, so no thread of a node ever hangs in native code.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from ft_rendezvous.core.model import Outcome, Verdict
-from ft_rendezvous.protocol.node_loop import FAREWELL_S, Line, Rest, Routine
-from ft_rendezvous.protocol.ops import Move, Store
-from ft_rendezvous.protocol.participant import Flow, Participant
-from ft_rendezvous.store.raw_client import StoreSocket
+from ft_rendezvous.core.model import Head, Outcome, RequestKind, Verdict
+from ft_rendezvous.core.node_step import Drained, WorkerExit
+from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.protocol.node_loop import GOODBYE_TIMEOUT_S, NodeLoop
+from ft_rendezvous.protocol.node_policy import ends_well
+from ft_rendezvous.protocol.ops import Connect, Move, Op, Rest, Routine
+from ft_rendezvous.protocol.participant import Participant, Place
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
-class _Ear:
-    """A thread that listens for one incarnation, once it is told what to listen for."""
+class NodeConnection(Protocol):
+    """One connection to the run's store. Another thread may close it, even while a call blocks."""
 
-    socket: StoreSocket | None
-    watch: Move[None] | None = None
+    def perform(self, op: Op) -> Any: ...
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Connections:
+    """The writer's connection to the run's store, the head that was read over it, and one for the next listener."""
+
+    writer: NodeConnection
+    listener: NodeConnection
+    head: Head
+
+
+class Dialer(Protocol):
+    """Opens connections to the run's store, one attempt a call. Raises StoreUnavailable."""
+
+    def dial(self) -> Connections: ...
+    def dial_listener(self) -> NodeConnection: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Listener:
+    """A thread that listens for one incarnation, once it knows what to listen for."""
+
+    connection: NodeConnection | None
+    watch: Routine[None] | None = None
     thread: threading.Thread = field(init=False)
 
     def close(self) -> None:
-        if self.socket is not None:
-            self.socket.close()
+        if self.connection is not None:
+            self.connection.close()
 
 
 class Link:
-    """A participant and the threads that keep it alive."""
+    """A node's link to its run: its participant, and the threads that keep it alive."""
 
     def __init__(
         self,
-        store: Store,
-        connect_ear: Callable[[], StoreSocket],
+        connections: Connections,
+        dialer: Dialer,
         participant: Participant,
+        *,
         beat_s: float,
+        join_s: float,
         endpoint: str,
     ) -> None:
-        self._connect_ear = connect_ear
-        ear_socket = connect_ear()
+        """Start the threads. They use `connections` until these break, and then ask the dialer for new ones."""
+        self._writer_connection = connections.writer
+        self._dialer = dialer
         self._lock = threading.RLock()
-        # Each waits for its own: a wake-up in vain costs as much as one that is needed.
+        # Each thread waits for its own condition: a wake-up in vain costs as much as one that is needed.
         self._changed, self._ended, self._called = (threading.Condition(self._lock) for _ in range(3))
-        self._line = Line(
+        self._loop = NodeLoop(
             participant,
-            beat_s,
-            endpoint,
-            on_stir=self._changed.notify_all,
+            beat_s=beat_s,
+            join_s=join_s,
+            endpoint=endpoint,
+            on_change=self._changed.notify_all,
             on_end=self._ended.notify_all,
-            tells_waits=True,
+            on_listen=self._listen_anew,
+            logs_waits=True,
         )
-        self.participant = participant
-        participant.on_enlisted = self._call_ear
-        self._voice = threading.Thread(
-            target=self._drive, args=(self._line.speak(), self._changed, store), name="ft-voice", daemon=True
-        )
-        self._voice.start()
+        self._participant = participant
         # Before it is needed: to start a thread takes longer than to arrive.
-        self._ear = self._start_ear(ear_socket)
+        self._listener = self._start_listener(connections.listener)
+        self._writer = threading.Thread(target=self._drive_writer, name="ft-writer", daemon=True)
+        self._writer.start()
 
-    # --- for the agent's thread ---------------------------------------------------------------------
+    # --- what the agent asks without any operation ---------------------------------------------------
 
     @property
     def is_broken(self) -> bool:
-        return self._line.broken is not None
+        return self._loop.broken is not None
 
     @property
     def verdict(self) -> Verdict | None:
         with self._lock:
-            return self._line.verdict
+            return self._loop.verdict
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether the node has arrived and knows how the run stands."""
+        with self._lock:
+            return self._participant.view is not None
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the run knows that this node gives up its place."""
+        with self._lock:
+            return self._participant.is_draining
+
+    @property
+    def drain_reason(self) -> str:
+        """Why nodes were last asked to give up their places; empty if they were not."""
+        with self._lock:
+            view = self._participant.view
+            return view.called.reason if view is not None and view.called is not None else ""
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether the exit of a worker in the last place is known."""
+        with self._lock:
+            return self._participant.worker_exit is not None
 
     def must_stop(self, cycle_id: int) -> bool:
         """Whether workers of this cycle must stop. No store call, no waiting."""
         with self._lock:
-            return self._line.must_stop(cycle_id)
+            return self._loop.must_stop(cycle_id)
 
     def why_stop(self) -> str:
         with self._lock:
-            return self._line.why_stop()
+            return self._loop.why_stop()
 
-    def run(self, flow: Flow[T], patience_s: float | None = None) -> T:
-        """Let the voice carry a flow to its end, and wait for it: see `Line.run`."""
-        result: T = self._drive(self._line.run(flow, patience_s), self._ended)
-        return result
-
-    def post(self, move: Move[None]) -> None:
-        """Let the voice carry a move before anything else, without waiting for it. What goes wrong is logged."""
+    def ends_well(self, verdict: Verdict) -> bool:
+        """Whether this node ends well with such a verdict."""
         with self._lock:
-            self._line.post(move)
+            return ends_well(verdict, self._participant.is_going)
+
+    def agent_key(self, cycle_id: int, key: str) -> str:
+        """Where the elastic agent's own key lives."""
+        return self._participant.keys.agent(cycle_id, key)
+
+    def on_drain(self, act: Callable[[], None]) -> None:
+        """Call `act` when the coordinator asks this node to give up its place."""
+        with self._lock:
+            self._participant.on_drain = act
+
+    # --- what the agent waits for --------------------------------------------------------------------
+
+    def next_place(self) -> Place | Verdict | Drained:
+        """Take part until this node has a place, may go, or the run is closed."""
+        return self.run(self._participant.next_place())
+
+    def finish(self, cycle_id: int) -> None:
+        """Enter the exit barrier, once."""
+        self.run(self._participant.finish(cycle_id))
+
+    def await_verdict(self) -> Verdict:
+        """Wait for the run's end without taking part any more."""
+        return self.run(self._participant.await_verdict())
+
+    def withdraw(self, reason: str) -> None:
+        """Say that this node is not fit to train."""
+        self.run(self._participant.withdraw(reason))
+
+    def perform(self, op: Op) -> Any:
+        """Have one operation performed on the run's store."""
+
+        def move() -> Move[Any]:
+            return (yield op)
+
+        return self.run(move())
+
+    def run(self, routine: Routine[T], timeout_s: float | None = None) -> T:
+        """Let the writer carry a routine to its end, and wait for it: see `NodeLoop.run`."""
+        result: T = self._drive(self._loop.run(routine, timeout_s), self._ended, None)
+        return result
 
     def leave(self, outcome: Outcome, reason: str) -> None:
         """Say goodbye and end the threads. Never raises: a store that is gone needs no goodbye."""
         try:
-            self._drive(self._line.leave(outcome, reason), self._ended)
+            self._drive(self._loop.leave(outcome, reason), self._ended, None)
         finally:
             self.stop()
 
     def stop(self) -> None:
-        """End the threads without a word. The voice may be held by a silent store; it dies with the process."""
+        """End the threads without a word."""
         with self._lock:
-            self._line.stop()
-            self._ear.close()
+            self._loop.stop()
+            self._writer_connection.close()
+            self._listener.close()
             self._called.notify_all()
-        self._ear.thread.join(FAREWELL_S)
-        if not self._line.is_held:
-            self._voice.join(FAREWELL_S)
+        for thread in (self._writer, self._listener.thread):
+            thread.join(GOODBYE_TIMEOUT_S)
+
+    # --- what the agent says without waiting ---------------------------------------------------------
+
+    def report_exit(self, cycle_id: int, end: WorkerExit) -> None:
+        """Say how the first worker of this node failed."""
+        self._post(lambda participant: participant.report_exit(cycle_id, end))
+
+    def ask_restart(self, reason: str) -> None:
+        """Ask the coordinator for the next cycle."""
+        self._post(lambda participant: participant.ask(RequestKind.RESTART, reason))
+
+    def ask_drain(self, reason: str) -> None:
+        """Ask the coordinator to give this node's place to another node."""
+        self._post(lambda participant: participant.ask_drain(reason))
+
+    def tell_checkpoint(self, cycle_id: int) -> None:
+        """Say that a checkpoint was written."""
+        self._post(lambda participant: participant.tell_checkpoint(cycle_id))
+
+    def _post(self, make: Callable[[Participant], Move[None]]) -> None:
+        with self._lock:
+            self._loop.post(make(self._participant))
 
     # --- threads ------------------------------------------------------------------------------------
 
+    def _drive_writer(self) -> None:
+        self._drive(self._loop.write(), self._changed, lambda: self._writer_connection)
+
     def _drive(
-        self, routine: Routine[Any], stirred: threading.Condition, store: Store | StoreSocket | None = None
+        self,
+        routine: Routine[Any],
+        changed: threading.Condition,
+        connection: Callable[[], NodeConnection] | None,
     ) -> Any:
         """Run a routine to its end: its code under the lock, its store calls outside, its rests on the condition."""
         resume: Callable[[Any], Any] = routine.send
@@ -126,49 +243,69 @@ class Link:
                 with self._lock:
                     request = resume(value)
                     while isinstance(request, Rest):
-                        stirred.wait(request.seconds)
+                        changed.wait(None if request.seconds == math.inf else request.seconds)
                         request = routine.send(None)
-                assert store is not None, "the agent's thread makes no store call"
+                assert connection is not None, "the agent's thread makes no store call"
                 try:
-                    resume, value = routine.send, store.perform(request)
-                except Exception as error:  # What it means is the routine's to say.
+                    is_connect = isinstance(request, Connect)
+                    resume, value = routine.send, self._reconnect() if is_connect else connection().perform(request)
+                except Exception as error:  # The routine says what it means.
                     resume, value = routine.throw, error
         except StopIteration as stop:
             return stop.value
         finally:
-            # A signal may raise in any wait; what the routine leaves behind must not depend on who holds its frame.
+            # A signal may raise in any wait. The routine must clean up now, not when its frame is collected.
             with self._lock:
                 routine.close()
 
-    def _call_ear(self) -> None:
-        """Called by the participant, under the lock, when a new incarnation begins to watch."""
-        if self._ear.watch is not None:
-            self._ear.close()
-            self._ear = self._start_ear(None)
-        self._ear.watch = self.participant.watch(self.participant.incarnation)
+    def _reconnect(self) -> Head:
+        """One attempt to replace both connections. The old ones are closed first: no thread must wait on them."""
+        with self._lock:
+            self._writer_connection.close()
+            self._listener.close()
+        connections = self._dialer.dial()
+        with self._lock:
+            self._writer_connection = connections.writer
+            self._listener = self._start_listener(connections.listener)
+            if self._loop.is_over:
+                connections.writer.close()
+                connections.listener.close()
+            self._called.notify_all()
+        return connections.head
+
+    def _listen_anew(self) -> None:
+        """Called by the loop, under the lock, when there is something to listen for."""
+        if self._listener.watch is not None:
+            self._listener.close()
+            self._listener = self._start_listener(None)
+        self._listener.watch = self._loop.watch()
         self._called.notify_all()
 
-    def _start_ear(self, socket: StoreSocket | None) -> _Ear:
-        ear = _Ear(socket)
-        ear.thread = threading.Thread(target=self._listen, args=(ear,), name="ft-ear", daemon=True)
-        ear.thread.start()
-        return ear
+    def _start_listener(self, connection: NodeConnection | None) -> _Listener:
+        listener = _Listener(connection)
+        listener.thread = threading.Thread(target=self._listen, args=(listener,), name="ft-listener", daemon=True)
+        listener.thread.start()
+        return listener
 
-    def _listen(self, ear: _Ear) -> None:
-        """A thread of its own for every incarnation; only the first finds its connection ready."""
+    def _listen(self, listener: _Listener) -> None:
+        """Serve one listener. It opens its own connection unless the dialer has left one for it."""
         with self._lock:
-            while ear.watch is None and not self._line.is_stopped:
+            while listener.watch is None and listener is self._listener and not self._loop.is_over:
                 self._called.wait()
-        if ear.watch is None:
+        if listener.watch is None:
             return
         try:
-            socket = ear.socket or self._connect_ear()
-        except Exception as error:  # A thread's end: the agent must hear of it, whatever it is.
+            connection = listener.connection or self._dialer.dial_listener()
+        except StoreUnavailable as error:
             with self._lock:
-                self._line.break_off(error)
+                if listener is self._listener:
+                    self._loop.lose_listener(error)
             return
         with self._lock:
-            ear.socket = socket
-        self._drive(self._line.listen(ear.watch, lambda: ear is self._ear), self._changed, socket)
-        if ear is not self._ear:
-            ear.close()
+            listener.connection = connection
+            is_obsolete = listener is not self._listener or self._loop.is_over
+        if not is_obsolete:
+            routine = self._loop.listen(listener.watch, lambda: listener is self._listener)
+            self._drive(routine, self._changed, lambda: connection)
+        if listener is not self._listener:
+            connection.close()

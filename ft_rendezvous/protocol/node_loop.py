@@ -1,56 +1,45 @@
-"""A node's line to the store, as routines: what its voice, its ear and its agent do, and in which order.
+"""A node's loop: what its writer, its listener and its agent do, and in which order.
 
-- the *voice* speaks: it beats, and performs the operations of the flow that the agent waits for;
-- the *ear* blocks on the next event, for as long as it takes;
-- the *agent* only ever waits, and judges silence by the local clock, so no store call can hold it.
+- the *writer* beats, and performs the operations that the agent waits for. It mends broken connections;
+- the *listener* blocks on the next event, for as long as that takes;
+- the *agent* only waits, so no store call can hold it.
 
-Performs nothing and waits for nothing itself. A routine yields an operation to be performed, or a `Rest`; whoever
-drives the routines runs their code one step at a time: `link` with threads and a lock, the simulation with its
-scheduler.
+Each of them is a routine: it performs nothing and waits for nothing itself. The driver runs the code of all three one
+step at a time: `node.threads` with threads and a lock, the simulation with its scheduler.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ft_rendezvous.core.model import Outcome, Verdict
 from ft_rendezvous.errors import FtError, StoreUnavailable
-from ft_rendezvous.protocol.ops import Move, Op
-from ft_rendezvous.protocol.participant import Changed, Flow, Participant
+from ft_rendezvous.protocol.node_policy import FIRST_RETRY_DELAY_S, Outage, decide_outcome, decide_retry
+from ft_rendezvous.protocol.ops import Add, Connect, InDoubt, Move, Op, Rest, Routine
+from ft_rendezvous.protocol.participant import Participant
 
 log = logging.getLogger("ft_rendezvous")
 
-GLANCE_S = 1.0
-"""How often a waiting agent looks at the clock; it is woken at once when something happens."""
+AGENT_POLL_S = 1.0
+"""How often a waiting agent looks at the clock. It wakes at once when something happens."""
 
-FAREWELL_S = 2.0
+GOODBYE_TIMEOUT_S = 2.0
 """How long a goodbye may take: a store that does not answer needs none."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rest:
-    """Yielded by a routine instead of an operation: go on when stirred, and after `seconds` at the latest."""
-
-    seconds: float
-    until: Callable[[], bool]
-    """A wake-up before this holds is in vain, though harmless."""
-
-
 T = TypeVar("T")
-Routine = Generator[Op | Rest, Any, T]
 
 
 @dataclass(slots=True, eq=False)
-class Errand:
-    """A flow on its way, and how it ended."""
+class _Job:
+    """A routine that the writer carries, and how it ended."""
 
-    flow: Flow[Any]
-    asked: Op | None = None
-    """What the ear has found it to ask for, and the voice has not yet performed."""
+    routine: Routine[Any]
+    next_op: Op | None = None
+    """The operation that the listener found it to ask for, and that the writer has not performed yet."""
     is_done: bool = False
     result: Any = None
     error: Exception | None = field(default=None)
@@ -60,36 +49,44 @@ class Errand:
             self.is_done, self.result, self.error = True, result, error
 
 
-class Line:
-    """One participant's routines, and what they know of each other."""
+class NodeLoop:
+    """The routines of one participant, and what they know of each other. Owns the participant."""
 
     def __init__(
         self,
         participant: Participant,
-        beat_s: float,
-        endpoint: str,
         *,
-        on_stir: Callable[[], None],
+        beat_s: float,
+        join_s: float,
+        endpoint: str,
+        on_change: Callable[[], None],
         on_end: Callable[[], None],
-        tells_waits: bool,
+        on_listen: Callable[[], None],
+        logs_waits: bool,
     ) -> None:
+        """Set up the loop. Nothing runs before the driver starts the writer.
+
+        `on_change` is called when the writer may have something to do, `on_end` when the agent need not wait any
+        longer, `on_listen` when a listener is to start with `watch()`, in place of an earlier one.
+        """
         self.participant = participant
         self.broken: Exception | None = None
+        """Why the loop has ended for good, unless the node stopped it."""
         self.is_stopped = False
-        self.is_stirred = True
-        """Whether something changed since the flow last said that it waits for a change."""
-        self.errand: Errand | None = None
-        self._posts: deque[Errand] = deque()
+        self._has_changed = True
+        """Whether something changed since the current job last rested."""
+        self._job: _Job | None = None
+        self._posts: deque[_Job] = deque()
         self._calling_since: float | None = None
+        self._cut: StoreUnavailable | None = None
+        """Why the connections need to be replaced, if they do."""
+        self._cut_since = 0.0
         self._clock = participant.clock
-        self._beat_s = beat_s
-        self._endpoint = endpoint
-        self._on_stir = on_stir
-        """Called when the voice may have something to do."""
-        self._on_end = on_end
-        """Called when the agent need not wait any more."""
-        self._tells_waits = tells_waits
-        self._told = ""
+        self._beat_s, self._join_s, self._endpoint = beat_s, join_s, endpoint
+        self._on_change, self._on_end, self._on_listen = on_change, on_end, on_listen
+        self._logs_waits = logs_waits
+        self._logged_wait = ""
+        participant.on_enlisted = on_listen
 
     @property
     def verdict(self) -> Verdict | None:
@@ -101,171 +98,172 @@ class Line:
 
     def why_stop(self) -> str:
         """Why workers must stop, if they must."""
-        view = self.participant.view
         if self.broken is not None:
             return f"the connection to the store is lost: {self.broken}"
-        if view is None or not self.participant.is_trusted():
-            return "this node lost its lease, or may have: its place is given away"
-        if view.closed is not None:
-            return f"the run is over: {view.closed.verdict}"
-        return str(view.opened.why)
+        return self.participant.why_stop()
 
     @property
     def is_over(self) -> bool:
         return self.is_stopped or self.broken is not None
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the store has kept the voice waiting for longer than a goodbye is worth."""
-        since = self._calling_since
-        return since is not None and self._clock() - since > FAREWELL_S
-
-    def stir(self) -> None:
-        self.is_stirred = True
-        self._on_stir()
+    def change(self) -> None:
+        """Wake the writer: something about the node has changed."""
+        self._has_changed = True
+        self._on_change()
 
     def stop(self) -> None:
         self.is_stopped = True
-        self.stir()
+        self.change()
         self._on_end()
 
     def break_off(self, error: Exception) -> None:
-        """A thread has come to its end: the agent must hear of it, whatever it is."""
+        """End the loop for good. The agent learns why."""
         if not self.is_over:
             self.broken = error
-        self.stir()
+        self.change()
         self._on_end()
 
     # --- the agent ----------------------------------------------------------------------------------
 
-    def run(self, flow: Flow[T], patience_s: float | None = None) -> Routine[T]:
-        """Let the voice carry a flow to its end, and wait for it. A later flow takes an earlier one's place.
+    def run(self, routine: Routine[T], timeout_s: float | None = None) -> Routine[T]:
+        """Let the writer carry a routine to its end, and wait for it. A later routine takes an earlier one's place.
 
-        Raises StoreUnavailable when the connection breaks, or when one store call has had no answer for
-        longer than `patience_s` (the lease, if not given).
+        Raises StoreUnavailable when the store is lost, or after `timeout_s`, if that is given.
         """
-        errand = Errand(flow)
-        if self.errand is not None:
-            self.errand.end(None, StoreUnavailable(self._endpoint, "this node is leaving"))
+        job = _Job(routine)
+        if self._job is not None:
+            self._job.end(None, StoreUnavailable(self._endpoint, "this node is leaving"))
             self._on_end()
-        self.errand = errand
-        self.stir()
+        self._job = job
+        self.change()
         try:
-            yield from self._await(errand, self.participant.lease_s if patience_s is None else patience_s)
+            yield from self._await(job, timeout_s)
         finally:
-            errand.end(None, None)
-            if self.errand is errand:
-                self.errand = None
-        if errand.error is not None:
-            raise errand.error
-        result: T = errand.result
+            job.end(None, None)
+            if self._job is job:
+                self._job = None
+        if job.error is not None:
+            raise job.error
+        result: T = job.result
         return result
 
-    def _await(self, errand: Errand, patience_s: float) -> Routine[None]:
-        judged_from = self._clock()
-        while not errand.is_done:
+    def _await(self, job: _Job, timeout_s: float | None) -> Routine[None]:
+        deadline = None if timeout_s is None else self._clock() + timeout_s
+        while not job.is_done:
             if self.broken is not None:
                 raise self.broken
             if self.is_stopped:
                 raise StoreUnavailable(self._endpoint, "this node has said goodbye")
-            before = self._clock()
-            yield Rest(min(GLANCE_S, patience_s), lambda: errand.is_done or self.is_over)
-            now = self._clock()
-            if now - before > 2 * GLANCE_S:
-                judged_from = now  # We were paused ourselves: the silence is ours.
-            since = self._calling_since
-            if since is not None and now - max(since, judged_from) > patience_s:
-                raise StoreUnavailable(self._endpoint, f"no answer for {patience_s:g} s; its host is stuck or cut off")
+            if deadline is not None and self._clock() >= deadline:
+                raise StoreUnavailable(self._endpoint, f"no answer for {timeout_s:g} s; its host is stuck or cut off")
+            poll_s = AGENT_POLL_S if timeout_s is None else min(AGENT_POLL_S, timeout_s)
+            yield Rest(poll_s, lambda: job.is_done or self.is_over)
 
     def leave(self, outcome: Outcome, reason: str) -> Routine[None]:
         """Say goodbye and stop. Never raises: a store that is gone needs no goodbye."""
+        node = self.participant
         try:
-            if not (self.is_over or self.is_held):
-                yield from self.run(self.participant.goodbye(outcome, reason), FAREWELL_S)
+            if not (self.is_over or self._is_unanswered()):
+                outcome = decide_outcome(outcome, node.verdict, node.progress, node.is_going)
+                yield from self.run(node.goodbye(outcome, reason), GOODBYE_TIMEOUT_S)
         except FtError:
             pass
         except Exception:
-            log.exception("the goodbye could not be said")
+            log.exception("this node could not say goodbye")
         finally:
             self.stop()
 
+    def _is_unanswered(self) -> bool:
+        """Whether the store has been silent for longer than a goodbye is worth."""
+        since = self._cut_since if self._cut is not None else self._calling_since
+        return since is not None and self._clock() - since > GOODBYE_TIMEOUT_S
+
     def post(self, move: Move[None]) -> None:
-        """Let the voice carry a move before anything else, without waiting for it. What goes wrong is logged."""
-        self._posts.append(Errand(move))
-        self.stir()
+        """Let the writer carry a move before anything else, without waiting for it. An error is logged."""
+        self._posts.append(_Job(move))
+        self.change()
 
-    # --- the voice ----------------------------------------------------------------------------------
+    # --- the writer ---------------------------------------------------------------------------------
 
-    def speak(self) -> Routine[None]:
+    def write(self) -> Routine[None]:
+        """Beat and carry jobs until the node leaves or the store is lost for good."""
         next_beat_at = self._clock()
         try:
             while not self.is_over:
-                errand = self._runnable()
-                if errand is not None:
-                    yield from self._carry(errand)
+                job = self._runnable()
+                if self._cut is not None:
+                    yield from self._mend(self._cut)
+                    next_beat_at = self._clock()
+                elif job is not None:
+                    yield from self._carry(job)
                 elif self._clock() >= next_beat_at:
                     next_beat_at = self._clock() + self._beat_s
                     yield from self._beat()
                 else:
                     yield Rest(max(0.0, next_beat_at - self._clock()), self._has_work)
-        except Exception as error:  # The end of a thread: the agent must hear of it, whatever it is.
+        except Exception as error:  # The end of a thread: the agent must learn of any error.
             self.break_off(error)
 
     def _has_work(self) -> bool:
-        return self.is_over or self._runnable() is not None
+        return self.is_over or self._cut is not None or self._runnable() is not None
 
-    def _runnable(self) -> Errand | None:
+    def _runnable(self) -> _Job | None:
         if self._posts:
             return self._posts[0]
-        return self.errand if self.is_stirred and self.errand is not None and not self.errand.is_done else None
+        return self._job if self._has_changed and self._job is not None and not self._job.is_done else None
 
-    def _carry(self, errand: Errand) -> Routine[None]:
-        """Carry a flow until it ends, waits for a change, or is not waited for any more.
+    def _carry(self, job: _Job) -> Routine[None]:
+        """Carry a job until it ends, rests, or the agent does not wait for it any more.
 
-        No beat falls between its operations: a beat of its own would be counted out of turn. The reply to an
-        operation is always taken in, even if nobody waits any more: it may be a beat's.
+        No beat falls between its operations: the job may beat itself, and a second beat would be counted out of turn.
+        The reply to an operation is always taken in, even if the agent has gone: it may be a beat's.
         """
-        op, errand.asked = errand.asked, None
+        op, job.next_op = job.next_op, None
         if op is None:
-            op = self._advance(errand, None)
+            op = self._advance(job, None)
         while op is not None:
-            reply = yield from self._call(op)
-            op = self._advance(errand, reply)
+            try:
+                reply = yield from self._call(op)
+            except InDoubt as error:
+                op = self._advance(job, None, error)
+            else:
+                op = self._advance(job, reply)
 
-    def _advance(self, errand: Errand, reply: Any) -> Op | None:
-        """Take a flow one step further. Returns the operation it asks for; None if it ended or waits for a change."""
+    def _advance(self, job: _Job, reply: Any, error: InDoubt | None = None) -> Op | None:
+        """Take a job one step further. Returns the operation it asks for; None if it ended or rests."""
         try:
-            op = errand.flow.send(reply)
+            step = job.routine.send(reply) if error is None else job.routine.throw(error)
         except StopIteration as stop:
-            errand.end(stop.value, None)
-        except Exception as error:  # Whatever it is, it belongs to whoever waits.
-            errand.end(None, error)
+            job.end(stop.value, None)
+        except Exception as raised:  # It belongs to the agent, which waits for the job.
+            job.end(None, raised)
         else:
-            if isinstance(op, Changed):
-                self.is_stirred = False
-                self._tell_wait()
+            assert not isinstance(step, Connect), "only the writer itself connects"
+            if isinstance(step, Rest):
+                self._has_changed = False
+                self._log_wait()
                 return None
-            if not errand.is_done:
-                return op
-        self._end_post(errand)
+            if not job.is_done:
+                return step
+        self._end_post(job)
         self._on_end()
         return None
 
-    def _end_post(self, errand: Errand) -> None:
-        if self._posts and self._posts[0] is errand:
+    def _end_post(self, job: _Job) -> None:
+        if self._posts and self._posts[0] is job:
             self._posts.popleft()
-            if errand.error is not None:
-                log.warning("could not tell the coordinator: %s", errand.error)
+            if job.error is not None:
+                log.warning("this node could not tell the coordinator: %s", job.error)
 
-    def _tell_wait(self) -> None:
-        if self._tells_waits:
+    def _log_wait(self) -> None:
+        if self._logs_waits:
             wait = self.participant.describe_wait()
-            if wait != self._told:
-                self._told = wait
+            if wait != self._logged_wait:
+                self._logged_wait = wait
                 log.info("%s", wait)
 
     def _beat(self) -> Routine[None]:
-        """Renew the lease. Who is fenced has no beat, and is stirred to read the head instead."""
+        """Renew the lease. A fenced node does not beat. It reads the head to find out why."""
         beat = self.participant.beat()
         op = next(beat, None)
         if op is not None:
@@ -276,43 +274,96 @@ class Line:
                 pass
             else:
                 raise AssertionError("a beat is one operation")
-        self.stir()
+        self.change()
 
     def _call(self, op: Op) -> Routine[Any]:
-        self._calling_since = self._clock()
-        try:
-            return (yield op)
-        finally:
-            self._calling_since = None
+        """Have an operation performed; over a new connection if the old one breaks.
 
-    # --- the ear ------------------------------------------------------------------------------------
+        Every operation but one may be performed twice. An `Add` may not: its caller must find out what became of it.
+        """
+        while True:
+            self._calling_since = self._clock()
+            try:
+                return (yield op)
+            except StoreUnavailable as error:
+                self._calling_since = None
+                yield from self._mend(error)
+                if isinstance(op, Add):
+                    raise InDoubt(self._endpoint, "the connection broke during a count") from error
+            finally:
+                self._calling_since = None
 
-    def listen(self, watch: Move[None], is_current: Callable[[], bool]) -> Routine[None]:
-        """Hear events until the incarnation is over, or another ear has taken this one's place."""
+    def _mend(self, error: StoreUnavailable) -> Routine[None]:
+        """Replace broken connections. Raises StoreUnavailable when the policy says that the store is lost."""
+        self._cut, self._cut_since = error, self._clock()
+        outage = Outage(since=self._cut_since)
+        delay_s, last = FIRST_RETRY_DELAY_S, error
+        while True:
+            if self.is_over:
+                raise error
+            try:
+                head = yield Connect()
+                break
+            except StoreUnavailable as failed:
+                last = failed
+            is_first = outage.tries == 0
+            outage = outage.after(last.is_refused, self._clock())
+            retry = decide_retry(outage, self._clock(), self.participant.lease_s, self._join_s)
+            if not retry.may_try:
+                raise StoreUnavailable(self._endpoint, f"{last.fact}, {retry.reason}") from last
+            if is_first:
+                log.warning("out of touch with the store at %s: %s; %s", self._endpoint, last.fact, retry.reason)
+            yield Rest(delay_s, lambda: self.is_over)
+            delay_s = min(delay_s * 2, self._beat_s)
+        if head.epoch != self.participant.epoch:
+            raise StoreUnavailable(self._endpoint, "the store is a new one; this run ended with the old")
+        self._cut = None
+        if outage.tries:
+            log.info("in touch with the store again after %.1f s", self._clock() - outage.since)
+        if self.participant.is_listening:
+            self._on_listen()
+
+    # --- the listener -------------------------------------------------------------------------------
+
+    def watch(self) -> Routine[None]:
+        """What the next listener listens for: the events of the current incarnation."""
+        return self.participant.watch(self.participant.incarnation)
+
+    def listen(self, watch: Routine[None], is_current: Callable[[], bool]) -> Routine[None]:
+        """Hear events until the incarnation is over, or another listener has taken this one's place."""
         reply: Any = None
         try:
             while not self.is_stopped and is_current():
                 try:
-                    op = watch.send(reply)
+                    step = watch.send(reply)
                 except StopIteration:
-                    self.stir()
+                    self.change()
                     return
                 if reply is not None:
                     self._heed()
-                reply = yield op
-        except Exception as error:  # The end of a thread; an ear that was closed on purpose has nothing to tell.
+                reply = yield step
+        except StoreUnavailable as error:
+            if is_current():
+                self.lose_listener(error)
+        except Exception as error:  # The end of a thread: the agent must learn of any error.
             if is_current():
                 self.break_off(error)
 
-    def _heed(self) -> None:
-        """Something was heard: let the flow that waits for it go on, here and now if the voice is at rest.
+    def lose_listener(self, error: StoreUnavailable) -> None:
+        """The current listener has no connection: the writer must replace both."""
+        if self._cut is None:
+            self._cut, self._cut_since = error, self._clock()
+        self.change()
 
-        A seat ends the flow without any operation, so that most often nobody but the agent needs to be woken.
+    def _heed(self) -> None:
+        """An event was heard: let the job that waits for it go on, here and now if the writer is at rest.
+
+        A seat ends the job without any operation, so that most often only the agent needs to wake up.
         """
-        errand = self.errand
-        is_free = not self.is_over and self._calling_since is None and not self._posts
-        if is_free and errand is not None and not errand.is_done and errand.asked is None:
-            errand.asked = self._advance(errand, None)
-            if errand.asked is None:
+        job = self._job
+        is_free = not self.is_over and self._cut is None and self._calling_since is None and not self._posts
+        if is_free and job is not None and not job.is_done and job.next_op is None:
+            job.next_op = self._advance(job, None)
+            if job.next_op is None:
                 return
-        self.stir()
+        self.change()

@@ -27,7 +27,20 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.codec import BadRecord, Keys
-from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, Move, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import (
+    Add,
+    Append,
+    Check,
+    CompareSet,
+    Delete,
+    Get,
+    InDoubt,
+    Move,
+    MultiGet,
+    MultiSet,
+    Op,
+    Set,
+)
 
 REFUSED = "refused: "
 """Prefix of a fence's reason that tells the node not to come back."""
@@ -49,8 +62,21 @@ def ring(keys: Keys) -> Move[None]:
 
 def count_arrival(keys: Keys, cycle_id: int) -> Move[int]:
     """This node's number among the arrivals of the cycle, from 1."""
-    seq: int = yield Add(keys.arrived(cycle_id), 1)
-    return seq
+    return (yield from _count(keys.arrived(cycle_id)))
+
+
+def _count(key: str) -> Move[int]:
+    """Count one more. Where a broken connection leaves that in doubt, the node counts again.
+
+    No record may ever bear the first number then. The coordinator sees that counts and records disagree, and believes
+    the records after a lease.
+    """
+    while True:
+        try:
+            number: int = yield Add(key, 1)
+            return number
+        except InDoubt:
+            continue
 
 
 def write_arrival(keys: Keys, opened: Opened, arrival: Arrival) -> Move[None]:
@@ -63,7 +89,7 @@ def write_arrival(keys: Keys, opened: Opened, arrival: Arrival) -> Move[None]:
 def write_record(keys: Keys, opened: Opened, record: AnyRecord, must_ring: bool = True) -> Move[None]:
     """Say something about the cycle."""
     if isinstance(record, Withdrawal):
-        yield Add(keys.withdrawn(record.cycle_id), 1)
+        yield from _count(keys.withdrawn(record.cycle_id))
     yield _append(keys, opened.shards, record)
     if must_ring:
         yield from ring(keys)
@@ -72,6 +98,16 @@ def write_record(keys: Keys, opened: Opened, record: AnyRecord, must_ring: bool 
 def _append(keys: Keys, shards: int, record: AnyRecord) -> Op:
     shard = codec.spread(record.incarnation, shards)
     return Append(keys.log(record.cycle_id, shard), codec.encode_record(record))
+
+
+def beat(keys: Keys, incarnation: str, before: int, after: int) -> Move[int]:
+    """Advance the beat counter. Returns the counter that the store holds then: another one than `after` means a fence.
+
+    Compare and set may be performed twice without harm, and does not bring a deleted counter back.
+    """
+    expected = str(before).encode() if before else b""
+    found: bytes = yield CompareSet(keys.beat(incarnation), expected, str(after).encode())
+    return int(found or 0)
 
 
 def read_head() -> Move[Head]:
@@ -225,8 +261,9 @@ class LogReader:
     shards: int
     offsets: list[int] = field(default_factory=list)
     arrivals_counted: int = 0
-    arrivals_read: int = 0
-    withdrawals_read: int = 0
+    arrivals_read: set[int] = field(default_factory=set)
+    """Numbers of the arrivals read: a node that lost its connection may write a record twice."""
+    withdrawals_read: set[str] = field(default_factory=set)
     is_consistent: bool = True
     """Whether the counts and the records of the last read told the same story."""
 
@@ -249,11 +286,10 @@ class LogReader:
                 self.offsets[shard] = len(value)
                 reading.records.extend(records)
                 reading.bad.extend(bad)
-        others = [type(record) for record in reading.records if type(record) is not Arrival]
-        self.arrivals_read += len(reading.records) - len(others)
-        self.withdrawals_read += others.count(Withdrawal)
+        self.arrivals_read.update(record.seq for record in reading.records if type(record) is Arrival)
+        self.withdrawals_read.update(record.incarnation for record in reading.records if type(record) is Withdrawal)
         self.arrivals_counted = arrived
-        self.is_consistent = (arrived, withdrawn) == (self.arrivals_read, self.withdrawals_read)
+        self.is_consistent = (arrived, withdrawn) == (len(self.arrivals_read), len(self.withdrawals_read))
         return reading
 
 

@@ -1,15 +1,23 @@
-"""What the protocol asks of the outside: store operations as values, and a clock.
+"""What the protocol asks of the outside: store operations as values, rests, new connections, and a clock.
 
-A *move* is a generator that yields store operations and receives their replies. The protocol is written
-as moves, so the same code runs on a TCPStore, on the simulated store and under a counting wrapper, and a
-simulated crash can fall between any two operations. Nothing here performs anything.
+The protocol is written as generators of two kinds:
+
+- a *move* yields store operations and receives their replies. Any store can perform it to its end;
+- a *routine* also rests until something changes, and may ask for a new connection. It needs a driver: a node's threads,
+  or the simulation's scheduler.
+
+So the same code runs on a TCPStore, on the simulated store and under a counting wrapper, and a simulated crash can fall
+between any two operations. Nothing here performs anything.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+
+from ft_rendezvous.errors import StoreUnavailable
 
 Clock = Callable[[], float]
 """Seconds on a monotonic clock of this process; never compared with another process's."""
@@ -67,14 +75,53 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
+class CompareSet:
+    """Set the key to `desired` if its value is `expected`, or if it is missing and `expected` is empty.
+
+    Returns the value after that. A missing key with another expectation stays missing, and the expectation is returned.
+    """
+
+    key: str
+    expected: bytes
+    desired: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     key: str
 
 
-Op = Get | MultiGet | Check | Set | MultiSet | Append | Add | Delete
+Op = Get | MultiGet | Check | Set | MultiSet | Append | Add | CompareSet | Delete
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rest:
+    """Go on when something has changed, and after `seconds` at the latest."""
+
+    seconds: float = math.inf
+    until: Callable[[], bool] = _always
+    """A wake-up before this holds is in vain, though harmless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Replace the node's connections by new ones. The reply is the head; raises StoreUnavailable. One attempt."""
+
+
+CHANGED = Rest()
+"""Go on when anything about the node has changed."""
 
 T = TypeVar("T")
 Move = Generator[Op, Any, T]
+Routine = Generator[Op | Rest | Connect, Any, T]
+
+
+class InDoubt(StoreUnavailable):
+    """The connection broke under an operation that may have been performed, and must not be performed twice."""
 
 
 class Store(Protocol):

@@ -1,15 +1,13 @@
 """One node's side of the protocol: arrive, learn the seat, beat, watch, report, say goodbye.
 
-Written as moves and flows; performs nothing itself. `link` drives it with two threads and two connections,
-the simulation with its scheduler. Whoever drives it runs its code one step at a time (the link holds one
-lock), so there are no races inside it; between any two operations everything may have changed.
+Written as moves and routines; performs nothing itself. A node's loop owns it and runs its code one step at a time, so
+there are no races inside it. Between any two operations everything may have changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from ft_rendezvous.core.leases import Pulse
 from ft_rendezvous.core.model import (
@@ -47,19 +45,8 @@ from ft_rendezvous.core.node_step import (
 from ft_rendezvous.errors import Refused
 from ft_rendezvous.protocol import codec, operations
 from ft_rendezvous.protocol.codec import Keys
-from ft_rendezvous.protocol.ops import Add, Clock, Move, Op
+from ft_rendezvous.protocol.ops import CHANGED, Clock, Move, Routine
 from ft_rendezvous.text import one_line
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """Yielded by a flow instead of an operation: resume when anything about the participant has changed."""
-
-
-CHANGED = Changed()
-
-T = TypeVar("T")
-Flow = Generator[Op | Changed, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +64,10 @@ class Place:
 
 @dataclass(slots=True)
 class Participant:
-    """The state of one node. Its incarnation changes when the coordinator fences it."""
+    """The state of one node. Its incarnation changes when the coordinator fences it.
+
+    Only its owner, a node's loop, reads or writes its fields.
+    """
 
     epoch: str
     node: NodeInfo
@@ -86,7 +76,7 @@ class Participant:
     new_incarnation: Callable[[], str]
     hold_bootstrap: Callable[[int], int]
     """Port of a listening socket that this node holds for the given cycle."""
-    on_enlisted: Callable[[], None]
+    on_enlisted: Callable[[], None] = lambda: None
     """Called when a new incarnation knows the view: time to watch for its next event."""
     on_drain: Callable[[], None] = lambda: None
     """Called when this node is asked to give up its place."""
@@ -100,16 +90,18 @@ class Participant:
     progress: Progress = field(init=False, default_factory=Progress)
     seq: int = field(init=False, default=0)
     wants_drain: bool = field(init=False, default=False)
-    """This process asked to go: it does not come back under a new incarnation, whether or not anybody heard it."""
+    """This process asked to go: it does not come back under a new incarnation, heard or not."""
     is_draining: bool = field(init=False, default=False)
     """This process is to give up its place, and the run knows."""
     worker_exit: WorkerExit | None = field(init=False, default=None)
-    """The first failure of the workers in the last place taken, if somebody watched."""
+    """The first failure of the workers in the last place taken, if the agent saw it."""
     told_checkpoint: int = field(init=False, default=0)
     """The last call that was answered with a checkpoint."""
+    doubted_in: int = field(init=False, default=0)
+    """The last cycle whose workers had to stop because the lease was in doubt."""
     has_left: bool = field(init=False, default=False)
     has_lapsed: bool = field(init=False, default=False)
-    """The watch gave up because the lease could not be trusted; this incarnation hears no more events."""
+    """An event was deleted before this incarnation read it: it hears no more events."""
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.epoch)
@@ -127,17 +119,23 @@ class Participant:
         """Whether this process is to give up its place, though the run may not have heard of it."""
         return self.is_draining or self.wants_drain
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether this incarnation waits for events."""
+        is_over = self.has_left or self.has_lapsed or self.pulse.is_fenced
+        return self.view is not None and self.view.closed is None and not is_over
+
     def is_trusted(self) -> bool:
         """Whether this incarnation may assume that its place still counts."""
         return not self.has_lapsed and self.pulse.is_trusted(self.clock())
 
     def describe_wait(self) -> str:
-        """What a flow that waits for a change waits for."""
+        """What a resting node waits for."""
         if self.view is None:
             return "joining the run"
         cycle_id, mine = self.view.cycle_id, self.progress
         if self.is_draining:
-            return f"draining in cycle={cycle_id}: waiting for somebody to take over"
+            return f"draining in cycle={cycle_id}: waiting for another node to take over"
         if mine.finished_in:
             return f"finished in cycle={mine.finished_in}: waiting for the other nodes"
         if self.view.sealed is None:
@@ -147,12 +145,26 @@ class Participant:
         return f"spare in cycle={cycle_id}: waiting for the next cycle, or the end of the run"
 
     def must_stop(self, cycle_id: int) -> bool:
-        """Whether workers of this cycle must stop: it is over, or we can no longer know that it is not."""
-        return self.view is None or not self.is_trusted() or is_superseded(self.view, cycle_id)
+        """Whether workers of this cycle must stop: it is over, or this node cannot know that it is not.
 
-    # --- flows --------------------------------------------------------------------------------------
+        The agent stops its workers when it hears this once, so the answer stays the same for that cycle, even if a late
+        reply renews the lease.
+        """
+        if not self.is_trusted():
+            self.doubted_in = max(self.doubted_in, cycle_id)
+        return self.view is None or self.doubted_in >= cycle_id or is_superseded(self.view, cycle_id)
 
-    def next_place(self) -> Flow[Place | Verdict | Drained]:
+    def why_stop(self) -> str:
+        """Why workers must stop, if they must."""
+        if self.view is not None and self.view.closed is not None:
+            return f"the run is over: {self.view.closed.verdict}"
+        if self.view is None or not self.is_trusted() or self.doubted_in >= self.view.cycle_id:
+            return "this node lost its lease, or may have: its place may be given away"
+        return str(self.view.opened.why)
+
+    # --- taking part --------------------------------------------------------------------------------
+
+    def next_place(self) -> Routine[Place | Verdict | Drained]:
         """Take part until this node has a rank in a cycle that still stands, may go, or the run is closed."""
         while True:
             if not self.is_trusted():
@@ -168,6 +180,8 @@ class Participant:
                     return Drained()
                 case Arrive():
                     yield from self._arrive(self.view.opened)
+                case ReportFailure() if self.doubted_in >= decision.cycle_id and self.worker_exit is None:
+                    yield from self._report_doubt(decision.cycle_id)
                 case ReportFailure():
                     yield from self.report_failure(decision.cycle_id)
                 case TakeSeat():
@@ -177,11 +191,11 @@ class Participant:
                 case Park():
                     yield CHANGED
 
-    def await_verdict(self) -> Flow[Verdict]:
+    def await_verdict(self) -> Routine[Verdict]:
         """Wait for the run's end without taking part any more.
 
-        Events are for those who hold a lease. A node that lost its own while it waits here reads the head
-        instead, once per beat: its work is done and counts, and it must hear the verdict.
+        Only nodes with a lease hear events. A node that lost its lease while it waits here reads the head instead, once
+        per beat: its work is done and counts, and it must hear the verdict.
         """
         while self.verdict is None:
             if self.has_lapsed or self.pulse.is_fenced:
@@ -201,7 +215,7 @@ class Participant:
             if reason is not None and reason.startswith(operations.REFUSED):
                 raise Refused(reason.removeprefix(operations.REFUSED))
         elif self.has_lapsed:
-            yield from self.goodbye(Outcome.LEFT, "it lost touch and begins again")
+            yield from self.goodbye(Outcome.LEFT, "it missed an event and begins again")
         elif self.incarnation:
             return
         yield from self._enlist()
@@ -209,9 +223,9 @@ class Participant:
     def _enlist(self) -> Move[None]:
         """Begin a new incarnation: beat, arrive, and only then read from which event to watch.
 
-        The order protects the watch: the coordinator keeps every event published after it last read a log
-        without us in it. Two cycles may pass while we are slow; then our arrival is in a log that nobody
-        reads any more, and we arrive again.
+        The order protects the watch: the coordinator keeps every event published after it last read a log without this
+        node in it. Two cycles may pass while this node is slow; then the coordinator no longer reads the log with its
+        arrival, and it arrives again.
         """
         self.incarnation, self.view = self.new_incarnation(), None
         self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
@@ -258,6 +272,17 @@ class Participant:
 
     # --- what this node says while it trains --------------------------------------------------------
 
+    def _report_doubt(self, cycle_id: int) -> Move[None]:
+        """Ask for the next cycle because this node stopped healthy workers. No node is to blame for that."""
+        yield from self.ask(RequestKind.RESTART, "it was out of touch with the store and stopped its workers")
+        self.progress.reported_in = cycle_id
+
+    def report_exit(self, cycle_id: int, end: WorkerExit) -> Move[None]:
+        """Say how the first worker of this node failed."""
+        if self.worker_exit is None:
+            self.worker_exit = end
+        yield from self.report_failure(cycle_id)
+
     def report_failure(self, cycle_id: int) -> Move[None]:
         """Say that the workers of a cycle failed, once; the sooner it is said, the sooner the others stop."""
         if self.view is None or self.has_left or self.progress.reported_in >= cycle_id:
@@ -300,7 +325,7 @@ class Participant:
             self.on_drain()
 
     def tell_checkpoint(self, cycle_id: int) -> Move[None]:
-        """Say that a checkpoint was written, if somebody waits for one. Nobody else is interested."""
+        """Say that a checkpoint was written, if the coordinator waits for one."""
         called = self.view.called if self.view is not None else None
         if called is None or called.cycle_id != cycle_id or self.told_checkpoint >= called.no or self.has_left:
             return
@@ -310,7 +335,7 @@ class Participant:
         yield from operations.write_record(self.keys, self.view.opened, checkpoint)
 
     def withdraw(self, reason: str) -> Move[None]:
-        """Say that this node is not fit to train, whether or not it ever joined. Nothing is said after this."""
+        """Say that this node is not fit to train, even if it never joined. This is its last word."""
         if self.view is not None:
             opened = self.view.opened
         elif self.greeted is not None:
@@ -327,7 +352,7 @@ class Participant:
         )
         yield from operations.write_record(self.keys, opened, withdrawal)
 
-    # --- what the threads beside the main flow do ---------------------------------------------------
+    # --- what happens beside that -------------------------------------------------------------------
 
     def beat(self) -> Move[None]:
         """Renew the lease once; tells the coordinator the newest event we have read.
@@ -337,24 +362,25 @@ class Participant:
         pulse = self.pulse
         if not self.incarnation or self.has_left or pulse.is_fenced:
             return
-        amount = pulse.next_amount(self.view.no if self.view is not None else 0)
+        counter = pulse.next_counter(self.view.no if self.view is not None else 0)
         sent_at = self.clock()
-        reply: int = yield Add(self.keys.beat(self.incarnation), amount)
-        pulse.take_reply(amount, reply, sent_at)
+        found = yield from operations.beat(self.keys, self.incarnation, pulse.counter, counter)
+        pulse.take_reply(counter, found, sent_at)
 
-    def watch(self, incarnation: str) -> Move[None]:
+    def watch(self, incarnation: str) -> Routine[None]:
         """Read events as they are published, for as long as this incarnation lasts.
 
-        Events that everybody alive has read are deleted, and asking for a deleted one would block for good.
-        So nothing is asked for once the lease is in doubt.
+        The coordinator deletes an event when every live node has read it, and a read of a deleted event would block for
+        ever. So this node reads only while its lease holds: until then the coordinator keeps the events for it.
         """
-        while incarnation == self.incarnation and self.view is not None and self.view.closed is None:
+        while incarnation == self.incarnation and self.is_listening:
+            assert self.view is not None
             if not self.pulse.is_trusted(self.clock()):
-                self.has_lapsed = True
-                return
+                yield CHANGED  # The next beat renews the lease, or finds that it is over.
+                continue
             channel = codec.spread(incarnation, self.view.opened.channels)
             event = yield from operations.read_event(self.keys, self.view.no + 1, channel)
-            if incarnation != self.incarnation or self.view is None or self.view.closed is not None:
+            if incarnation != self.incarnation or not self.is_listening:
                 return
             if event is None:
                 self.has_lapsed = True
@@ -364,19 +390,21 @@ class Participant:
                 self.is_draining = True
                 self.on_drain()
 
-    # --- the end of our part ------------------------------------------------------------------------
+    # --- the end of this node's part ----------------------------------------------------------------
 
     def finish(self, cycle_id: int) -> Move[None]:
         """Enter the exit barrier: it is complete when the coordinator has heard this from every active node."""
         assert self.view is not None
+        if self.progress.finished_in >= cycle_id:
+            return
         finish = Finish(cycle_id=cycle_id, incarnation=self.incarnation)
         yield from operations.write_record(self.keys, self.view.opened, finish)
         self.progress.finished_in = cycle_id
 
     def goodbye(self, outcome: Outcome, reason: str) -> Move[None]:
-        """Leave the run. Nothing is said after this by the same incarnation.
+        """Leave the run. This is the incarnation's last word.
 
-        A closed run's coordinator waits for nothing but goodbyes and looks often: nobody needs to wake it.
+        The coordinator of a closed run waits only for goodbyes and looks often: no node needs to wake it.
         """
         if self.view is None or self.has_left:
             return

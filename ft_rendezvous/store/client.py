@@ -14,7 +14,7 @@ from torch.distributed import DistError, DistNetworkError, DistStoreError, TCPSt
 
 from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Add, Append, Check, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set
 
 CALL_TIMEOUT = timedelta(seconds=30)
 
@@ -26,6 +26,7 @@ _PERFORM: dict[type, Callable[[Any, Any], Any]] = {
     MultiSet: lambda store, op: store.multi_set(list(op.keys), list(op.values)),
     Append: lambda store, op: store.append(op.key, op.value),
     Add: lambda store, op: store.add(op.key, op.amount),
+    CompareSet: lambda store, op: store.compare_set(op.key, op.expected.decode(), op.desired.decode()),
     Delete: lambda store, op: store.delete_key(op.key),
 }
 

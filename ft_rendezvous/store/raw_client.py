@@ -1,4 +1,4 @@
-"""A plain socket that speaks TCPStore's wire protocol as far as it is needed here, and needs no torch.
+"""A plain socket that speaks TCPStore's wire protocol, and needs no torch. All connections of a node are of this kind.
 
 Why not a second TCPStore client:
 
@@ -22,15 +22,17 @@ from typing import Any
 
 from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.protocol.ops import Add, Check, Delete, Get, Op, Set
+from ft_rendezvous.protocol.ops import Add, Append, Check, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set
 
-_VALIDATE, _SET, _GET, _ADD, _CHECK, _WAIT, _DELETE, _PING = (bytes([no]) for no in (0, 1, 3, 4, 5, 6, 8, 13))
+_VALIDATE, _SET, _COMPARE_SET, _GET, _ADD, _CHECK, _WAIT = (bytes([no]) for no in (0, 1, 2, 3, 4, 5, 6))
+_DELETE, _APPEND, _MULTI_GET, _MULTI_SET, _PING = (bytes([no]) for no in (8, 9, 10, 11, 13))
 _MAGIC = struct.pack("<I", 0x3C85F7CE)
 _STOPPED_WAITING = b"\x00"
 _ALL_THERE = b"\x00"
 _ANSWER_BYTES = 1 << 13
 """How much of an answer is taken at once: a call to the system costs more than a few bytes too many."""
 GREETING_TIMEOUT_S = 3.0
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 
 
 class Found(StrEnum):
@@ -51,6 +53,14 @@ class _Unfit(Exception):
         self.found = found
 
 
+class NoStore(StoreUnavailable):
+    """No TCPStore answered at an endpoint."""
+
+    def __init__(self, endpoint: str, found: Found) -> None:
+        super().__init__(endpoint, str(found), is_refused=found is Found.NOTHING)
+        self.found = found
+
+
 class StoreSocket:
     """One connection for one thread, which may block on it for as long as it takes, or as `patience_s` says."""
 
@@ -60,7 +70,7 @@ class StoreSocket:
             self._socket = _greet(host, port)
             self._socket.settimeout(patience_s)
         except _Unfit as unfit:
-            raise StoreUnavailable(self._endpoint, str(unfit.found)) from unfit
+            raise NoStore(self._endpoint, unfit.found) from unfit
 
     def perform(self, op: Op) -> Any:
         """As a TCPStore would; but the value of a key that was deleted while it was read is empty."""
@@ -74,14 +84,23 @@ class StoreSocket:
                     return self._delete(key)
                 case Add(key, amount):
                     return self._add(key, amount)
+                case CompareSet(key, expected, desired):
+                    self._socket.sendall(_COMPARE_SET + _text("/" + key) + _sized(expected) + _sized(desired))
+                    return self._receive_sized()
                 case Set(key, value):
                     return self._socket.sendall(_SET + _text("/" + key) + _sized(value))
-        raise AssertionError(f"not spoken here: {op}")
+                case Append(key, value):
+                    return self._socket.sendall(_APPEND + _text("/" + key) + _sized(value))
+                case MultiGet(keys):
+                    return self._multi_get(keys)
+                case MultiSet(keys, values):
+                    pairs = (_text("/" + key) + _sized(value) for key, value in zip(keys, values, strict=True))
+                    return self._socket.sendall(_MULTI_SET + struct.pack("<Q", len(keys)) + b"".join(pairs))
 
     def wait_for(self, key: str) -> None:
         """Block until the key exists, whatever its value."""
         with self._telling():
-            self._wait(key)
+            self._wait([key])
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
@@ -98,8 +117,18 @@ class StoreSocket:
         return _receive(self._socket, 1) == _ALL_THERE
 
     def _get(self, key: str) -> bytes:
-        self._wait(key)
+        self._wait([key])
         self._socket.sendall(_GET + _text("/" + key))
+        return self._receive_sized()
+
+    def _multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        self._wait(keys)
+        self._socket.sendall(_MULTI_GET + _texts(keys))
+        sizes = (struct.unpack("<Q", _receive(self._socket, 8))[0] for _ in keys)
+        return [_receive(self._socket, size) for size in sizes]
+
+    def _receive_sized(self) -> bytes:
+        """A value behind its size, which is all that the other side sends."""
         answer = _receive(self._socket, 8, _ANSWER_BYTES)
         missing_bytes = 8 + struct.unpack_from("<Q", answer)[0] - len(answer)
         return answer[8:] + _receive(self._socket, missing_bytes)
@@ -113,8 +142,8 @@ class StoreSocket:
         (total,) = struct.unpack("<q", _receive(self._socket, 8))
         return int(total)
 
-    def _wait(self, key: str) -> None:
-        self._socket.sendall(_WAIT + _texts([key]))
+    def _wait(self, keys: Sequence[str]) -> None:
+        self._socket.sendall(_WAIT + _texts(keys))
         if _receive(self._socket, 1) != _STOPPED_WAITING:
             raise StoreUnavailable(self._endpoint, "the store ended the wait")
 
@@ -143,10 +172,12 @@ def _greet(host: str, port: int) -> socket.socket:
         raise _Unfit(Found.NO_ANSWER) from error
     except socket.gaierror as error:
         raise _Unfit(Found.UNKNOWN_HOST) from error
-    except OSError as error:
+    except ConnectionRefusedError as error:
         raise _Unfit(Found.NOTHING) from error
+    except OSError as error:
+        raise _Unfit(Found.NO_ANSWER) from error
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _keep_alive(sock)
         sock.sendall(_VALIDATE + _MAGIC + _PING + nonce)
         if _receive(sock, len(nonce)) != nonce:
             raise _Unfit(Found.STRANGER)
@@ -162,6 +193,14 @@ def _greet(host: str, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Notice within a minute that an idle connection is gone: a firewall may forget it without a word."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
 
 def _speaks_lines(sock: socket.socket) -> bool:

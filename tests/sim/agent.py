@@ -74,10 +74,6 @@ class SimNode(Process):
         self.is_training, self.is_leaving = False, True
         self.agent.signal = None
         if self.link is not None:
-            progress = self.link.participant.progress
-            has_finished = progress.finished_in > 0 and progress.finished_in == progress.trained_in
-            if outcome is Outcome.SUCCEEDED and self.link.participant.verdict is None and not has_finished:
-                outcome = Outcome.LEFT
             yield from self.link.leave(outcome, reason)
         self.world.eyes.exits(self, reason, error)
         self.die()
@@ -90,15 +86,8 @@ class SimNode(Process):
                 return
 
     def _next_place(self) -> Routine:
-        yield from self._link_up()
-        try:
-            result = yield from self._link.run(self._link.participant.next_place())
-        except StoreUnavailable:
-            if not self._link.is_broken:
-                raise
-            # A connection can be reset without the store being lost: one more try, as for a training node.
-            yield from self._link_up()
-            result = yield from self._link.run(self._link.participant.next_place())
+        yield from self._join()
+        result = yield from self._link.run(self._link.participant.next_place())
         if isinstance(result, Verdict):
             self.world.eyes.hears_verdict(self, result)
             raise RunClosed("sim", result)
@@ -111,25 +100,12 @@ class SimNode(Process):
         assert self.link is not None
         return self.link
 
-    def _link_up(self) -> Routine:
-        """Have a link that works: a broken one is replaced within a lease, or the store is lost."""
+    def _join(self) -> Routine:
         settings = self.world.settings
         if self.link is None:
             yield from self._find_store(settings.join_s)
-            self.link = SimLink(self, self._connect, self._new_participant(), settings.beat_s)
-        elif self.link.is_broken:
-            yield from self._reopen(self.link)
-
-    def _reopen(self, old: SimLink) -> Routine:
-        settings = self.world.settings
-        old.stop()
-        yield from self._find_store(settings.lease_s)
-        self.link = SimLink(self, self._connect, self._new_participant(), settings.beat_s)
-        self.link.participant.is_draining = old.participant.is_draining
-        self.link.participant.wants_drain = old.participant.wants_drain
-        # The others need not wait for the lease of the incarnation that lost its connection.
-        farewell = old.participant.goodbye(Outcome.LEFT, "its connection was lost; it joins again")
-        yield from self.link.run(farewell)
+            participant = self._new_participant()
+            self.link = SimLink(self, self._connect, participant, beat_s=settings.beat_s, join_s=settings.join_s)
 
     def _find_store(self, patience_s: float) -> Routine:
         server, deadline = self.world.server, self.clock() + patience_s
@@ -150,7 +126,6 @@ class SimNode(Process):
             clock=self.clock,
             new_incarnation=lambda: self.world.new_incarnation(self),
             hold_bootstrap=lambda cycle_id: 20000 + cycle_id,
-            on_enlisted=lambda: None,
             greeted=self._greeted,
         )
 
@@ -170,10 +145,10 @@ class SimNode(Process):
                     self.has_ended_well = True
                     return True
                 after_s = self.clock() - seated_at
-                link.participant.worker_exit = WorkerExit("exit code 1", 0, 1, after_s)
+                end = WorkerExit("exit code 1", 0, 1, after_s)
                 if self.kernel.rng.random() < 0.8 and not link.must_stop(place.cycle_id):
-                    # Whoever watches the workers tells at once; not every system lets us watch.
-                    link.post(link.participant.report_failure(place.cycle_id))
+                    # The watch over the workers reports at once. Not every system lets the agent watch.
+                    link.post(link.participant.report_exit(place.cycle_id, end))
                 if plan.ending is Ending.FOR_GOOD:
                     raise WorkersFailed
                 yield Sleep(workers.stop_s())

@@ -100,6 +100,8 @@ class Call:
 
     connection: Connection
     op: Op
+    timeout_s: float | None = None
+    """After so long on the process's clock the connection counts as broken."""
 
 
 Request = Sleep | Wait | Call
@@ -142,6 +144,10 @@ class Thread:
         kind = type(request)
         if kind is Call:
             request.connection.call(self, ticket, request.op)
+            if request.timeout_s is not None:
+                kernel = process.kernel
+                expires_at = kernel.now + request.timeout_s / process.rate
+                kernel.at(expires_at, process.deliver, request.connection.time_out, self, ticket)
             return
         if kind is Wait:
             request.condition.waiting.append((self, ticket, request.is_ready))
@@ -266,6 +272,8 @@ class Server:
         """Save the second half of every blocking read. Only where nothing can come between the two halves."""
         self.is_paused = False
         self.is_dead = False
+        self.is_silent = False
+        """Its machine went with it: it does not even refuse a connection."""
         self.up_s = 0.0
         """Time spent serving, up to `up_at`."""
         self._up_at = 0.0
@@ -294,8 +302,8 @@ class Server:
         for connection, act, args in backlog:
             self.kernel.at(connection.next_arrival(0.0, THREAD_LAG_S), self.take, connection, act, *args)
 
-    def die(self) -> None:
-        self.is_dead = True
+    def die(self, is_silent: bool = False) -> None:
+        self.is_dead, self.is_silent = True, is_silent
 
 
 class Connection:
@@ -306,7 +314,7 @@ class Connection:
         self.server = server
         self.delays = delays
         self.name = name
-        self.is_broken = server.is_dead
+        self.is_broken = self.is_refused = server.is_dead and not server.is_silent
         self.has_lost_sent = False
         self.waits_since = 0.0
         self.serves = ""
@@ -339,7 +347,8 @@ class Connection:
     def _send(self, thread: Thread, ticket: int, op: Op) -> None:
         kernel = self._kernel
         if self.is_broken:
-            kernel.soon(thread.resume, ticket, None, StoreUnavailable(self.name, "the connection is lost"))
+            error = StoreUnavailable(self.name, "the connection is lost", is_refused=self.is_refused)
+            kernel.soon(thread.resume, ticket, None, error)
             return
         arrives_at = self.next_arrival(self.delays.draw(kernel))
         kind = type(op)
@@ -407,6 +416,11 @@ class Connection:
             (thread, ticket), self._caller = self._caller, None
             self.process.on_reply(self, op, reply)
             thread.resume(ticket, reply)
+
+    def time_out(self, thread: Thread, ticket: int) -> None:
+        """A call has had no reply for too long: its caller closes the connection. What was sent may still arrive."""
+        if self._caller == (thread, ticket):
+            self.cut(loses_sent=False)
 
     def cut(self, loses_sent: bool) -> None:
         """Break the connection: its caller gets an error now, later callers at once."""

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from ft_rendezvous.core.model import Outcome
+from ft_rendezvous.core.model import Head, Outcome
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.protocol.node_loop import Line, Rest
-from ft_rendezvous.protocol.node_loop import Routine as LineRoutine
-from ft_rendezvous.protocol.ops import Check, Move
-from ft_rendezvous.protocol.participant import Flow, Participant
-from tests.sim.kernel import Call, Condition, Connection, Process, Routine, Thread, Wait
+from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.node_loop import NodeLoop
+from ft_rendezvous.protocol.ops import Check, Connect, Get, Move, Rest, Routine
+from ft_rendezvous.protocol.participant import Participant
+from ft_rendezvous.store.raw_client import GREETING_TIMEOUT_S
+from tests.sim.kernel import Call, Condition, Connection, Process, Thread, Wait
+from tests.sim.kernel import Routine as Steps
+
+decode_head = lru_cache(maxsize=8)(codec.decode_head)
 
 
 @dataclass(slots=True, eq=False)
-class _Ear:
+class _Listener:
     """A thread that listens for one incarnation."""
 
     connection: Connection | None
@@ -31,47 +36,57 @@ class SimLink:
     """A participant and the threads that keep it alive."""
 
     def __init__(
-        self, process: Process, connect: Callable[[str], Connection], participant: Participant, beat_s: float
+        self,
+        process: Process,
+        connect: Callable[[str], Connection],
+        participant: Participant,
+        *,
+        beat_s: float,
+        join_s: float,
     ) -> None:
         self._process = process
         self._connect = connect
         self._changed = Condition()
-        self.line = Line(
-            participant,
-            beat_s,
-            "store",
-            on_stir=self._changed.notify_all,
-            on_end=self._changed.notify_all,
-            tells_waits=False,
-        )
+        self._lease_s = participant.lease_s
         self.participant = participant
-        participant.on_enlisted = self._start_ear
-        voice = connect("voice")
-        self._ear = _Ear(connect("ear"))
-        Thread(process, "voice", self._drive(self.line.speak(), voice))
+        self.loop = NodeLoop(
+            participant,
+            beat_s=beat_s,
+            join_s=join_s,
+            endpoint="store",
+            on_change=self._changed.notify_all,
+            on_end=self._changed.notify_all,
+            on_listen=self._listen_anew,
+            logs_waits=False,
+        )
+        self._writer = connect("writer")
+        self._listener = _Listener(connect("listener"))
+        Thread(process, "writer", self._drive(self.loop.write(), lambda: self._writer, self._lease_s))
 
     @property
     def is_broken(self) -> bool:
-        return self.line.broken is not None
+        return self.loop.broken is not None
 
     def must_stop(self, cycle_id: int) -> bool:
-        return self.line.must_stop(cycle_id)
+        return self.loop.must_stop(cycle_id)
 
-    def run(self, flow: Flow[Any], patience_s: float | None = None) -> Routine:
-        return self._drive(self.line.run(flow, patience_s))
+    def run(self, routine: Routine[Any], timeout_s: float | None = None) -> Steps:
+        return self._drive(self.loop.run(routine, timeout_s))
 
     def post(self, move: Move[None]) -> None:
-        self.line.post(move)
+        self.loop.post(move)
 
-    def leave(self, outcome: Outcome, reason: str) -> Routine:
-        yield from self._drive(self.line.leave(outcome, reason))
-        self._ear.close()
+    def leave(self, outcome: Outcome, reason: str) -> Steps:
+        yield from self._drive(self.loop.leave(outcome, reason))
+        self._writer.cut(loses_sent=False)
+        self._listener.close()
 
-    def stop(self) -> None:
-        self.line.stop()
-        self._ear.close()
-
-    def _drive(self, routine: LineRoutine[Any], connection: Connection | None = None) -> Routine:
+    def _drive(
+        self,
+        routine: Routine[Any],
+        connection: Callable[[], Connection] | None = None,
+        timeout_s: float | None = None,
+    ) -> Steps:
         """Where the real link takes its lock, this runs between two yields."""
         try:
             request = routine.send(None)
@@ -82,7 +97,10 @@ class SimLink:
                     continue
                 assert connection is not None
                 try:
-                    reply = yield Call(connection, request)
+                    if type(request) is Connect:
+                        reply = yield from self._reconnect()
+                    else:
+                        reply = yield Call(connection(), request, timeout_s)
                 except StoreUnavailable as error:
                     request = routine.throw(error)
                 else:
@@ -90,26 +108,39 @@ class SimLink:
         except StopIteration as stop:
             return stop.value
 
-    def _start_ear(self) -> None:
-        if self._ear.is_started:
-            self._ear.close()
-            self._ear = _Ear(None)
-        incarnation, ear = self.participant.incarnation, self._ear
-        ear.is_started = True
-        Thread(self._process, "ear", self._listen(ear, incarnation, self.participant.watch(incarnation)))
+    def _reconnect(self) -> Steps:
+        """One attempt: whether a store is there, and what its head says."""
+        self._writer.cut(loses_sent=False)
+        self._listener.close()
+        writer = self._connect("writer")
+        reply: bytes = yield Call(writer, Get(codec.HEAD_KEY), GREETING_TIMEOUT_S)
+        head: Head = decode_head(reply)
+        self._writer = writer
+        self._listener = _Listener(self._connect("listener"))
+        return head
 
-    def _listen(self, ear: _Ear, incarnation: str, watch: Move[None]) -> Routine:
-        connection = ear.connection
+    def _listen_anew(self) -> None:
+        if self._listener.is_started:
+            self._listener.close()
+            self._listener = _Listener(None)
+        listener, incarnation = self._listener, self.participant.incarnation
+        listener.is_started = True
+        Thread(self._process, "listener", self._listen(listener, incarnation, self.loop.watch()))
+
+    def _listen(self, listener: _Listener, incarnation: str, watch: Routine[None]) -> Steps:
+        connection = listener.connection
         if connection is None:
-            # Only the first ear has its connection ready; greeting the server takes the others a round trip.
-            connection = self._connect("ear")
+            # Only a listener of a new connection has it ready; greeting the server takes the others a round trip.
+            connection = self._connect("listener")
             try:
-                yield Call(connection, Check([]))
+                yield Call(connection, Check([]), GREETING_TIMEOUT_S)
             except StoreUnavailable as error:
-                self.line.break_off(error)
+                if listener is self._listener:
+                    self.loop.lose_listener(error)
                 return
-        ear.connection = connection
+        listener.connection = connection
         connection.serves = incarnation
-        yield from self._drive(self.line.listen(watch, lambda: ear is self._ear), connection)
-        if ear is not self._ear:
-            ear.close()
+        is_current = lambda: listener is self._listener  # noqa: E731
+        yield from self._drive(self.loop.listen(watch, is_current), lambda: connection)
+        if listener is not self._listener:
+            listener.close()

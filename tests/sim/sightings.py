@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ft_rendezvous.core.model import AnyEvent, Called, Closed, Opened, Sealed, Seat, Verdict
 from ft_rendezvous.protocol import codec
-from ft_rendezvous.protocol.ops import Add, Append, Delete, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Append, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set
 from ft_rendezvous.protocol.participant import Place
 from tests.sim.checkers import ALL, Checker, event_number
 from tests.sim.faults import Ending
@@ -41,7 +41,7 @@ class Eyes:
         self.digest = 0
         """A checksum of every operation performed, with its time: equal digests are equal runs."""
         self._look: dict[type, Callable[[Any, Any, Process], None]] = {
-            Add: self._see_add,
+            CompareSet: self._see_beat,
             Append: self._see_append,
             Set: lambda op, _, process: self._see_values([(op.key, op.value)], process),
             MultiSet: lambda op, _, process: self._see_values(zip(op.keys, op.values, strict=True), process),
@@ -73,10 +73,9 @@ class Eyes:
         if look is not None:
             look(op, reply, process)
 
-    def _see_add(self, op: Add, reply: int, _: Process) -> None:
-        family, *rest = op.key.split("/")[3:]
-        if family == "beat":
-            self._tell("beat", rest[0], reply)
+    def _see_beat(self, op: CompareSet, reply: bytes, _: Process) -> None:
+        if reply == op.desired:
+            self._tell("beat", op.key.rsplit("/", 1)[1], int(reply))
 
     def _see_append(self, op: Append, _: Any, process: Process) -> None:
         cycle_id = int(op.key.split("/")[4])
@@ -149,8 +148,8 @@ class Eyes:
 
     def receives(self, connection: Connection, op: Op, reply: Any) -> None:
         """A reply has reached a node."""
-        if type(op) is Add and "/beat/" in op.key:
-            self._tell("beat_answered", op.key.rsplit("/", 1)[1], op.amount, reply, connection.called_at)
+        if type(op) is CompareSet:
+            self._tell("beat_answered", op.key.rsplit("/", 1)[1], reply == op.desired, connection.called_at)
         elif type(op) is Get and "/event/" in op.key and reply:
             self._tell("hears", connection.serves, decode_event(reply))
 

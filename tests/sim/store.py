@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Add, Append, Check, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set
 
 
 class WouldBlock(Exception):
@@ -45,6 +45,7 @@ class SimStore:
             MultiSet: self._multi_set,
             Append: lambda op: self._put(op.key, self.data.get(op.key, b"") + op.value),
             Add: self._add,
+            CompareSet: self._compare_set,
             Delete: lambda op: self.data.pop(op.key, None) is not None,
         }
 
@@ -96,6 +97,15 @@ class SimStore:
         total = int(self.data.get(op.key, b"0")) + op.amount
         self._put(op.key, str(total).encode())
         return total
+
+    def _compare_set(self, op: CompareSet) -> bytes:
+        if op.key not in self.data:
+            if op.expected:
+                return op.expected
+            self._put(op.key, op.desired)
+        elif self.data[op.key] == op.expected:
+            self._put(op.key, op.desired)
+        return self.data[op.key]
 
     def _wake(self, keys: Sequence[str]) -> None:
         for key in keys:

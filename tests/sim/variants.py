@@ -43,15 +43,14 @@ from ft_rendezvous.protocol import codec, coordinator, operations, participant
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.membership import Registry
-from ft_rendezvous.protocol.node_loop import Line
-from ft_rendezvous.protocol.ops import Add, Check, Delete, Get, Move, MultiSet
-from ft_rendezvous.protocol.participant import CHANGED, Flow, Participant
+from ft_rendezvous.protocol.node_loop import NodeLoop
+from ft_rendezvous.protocol.ops import CHANGED, Check, Delete, Get, Move, MultiSet
+from ft_rendezvous.protocol.ops import Routine as NodeRoutine
+from ft_rendezvous.protocol.participant import Participant
 from tests.sim import checkers
-from tests.sim.agent import SimNode
 from tests.sim.checkers import Checker
 from tests.sim.host import SimHost
 from tests.sim.kernel import Call, Routine, Sleep
-from tests.sim.link import SimLink
 from tests.sim.shapes import Rules
 from tests.sim.world import Result, World
 
@@ -237,8 +236,8 @@ def leases_only_in_training() -> AbstractContextManager[Any]:
 def beat_reply_unchecked() -> AbstractContextManager[Any]:
     """A node takes any reply to its beat for a renewed lease."""
 
-    def take_reply(self: Pulse, amount: int, reply: int, sent_at: float) -> None:
-        self.counter = reply
+    def take_reply(self: Pulse, sent: int, found: int, sent_at: float) -> None:
+        self.counter = found
         self.alive_until = sent_at + self.lease_s
 
     return patch.object(Pulse, "take_reply", take_reply)
@@ -252,9 +251,9 @@ def lease_from_the_reply() -> AbstractContextManager[Any]:
         pulse = self.pulse
         if not self.incarnation or self.has_left or pulse.is_fenced:
             return
-        amount = pulse.next_amount(self.view.no if self.view is not None else 0)
-        reply: int = yield Add(self.keys.beat(self.incarnation), amount)
-        pulse.take_reply(amount, reply, self.clock())
+        counter = pulse.next_counter(self.view.no if self.view is not None else 0)
+        found = yield from operations.beat(self.keys, self.incarnation, pulse.counter, counter)
+        pulse.take_reply(counter, found, self.clock())
 
     return patch.object(Participant, "beat", beat)
 
@@ -568,7 +567,7 @@ def barrier_is_success() -> AbstractContextManager[Any]:
     """Whoever leaves the exit barrier takes the run for a success."""
     original = Participant.await_verdict
 
-    def await_verdict(self: Participant) -> Flow[Any]:
+    def await_verdict(self: Participant) -> NodeRoutine[Any]:
         yield from original(self)
         return Verdict(VerdictKind.SUCCEEDED)
 
@@ -585,7 +584,7 @@ def superseded_and_training() -> AbstractContextManager[Any]:
 def verdict_only_by_ear() -> AbstractContextManager[Any]:
     """A node that has finished and lost its lease waits for an event it can no longer hear."""
 
-    def await_verdict(self: Participant) -> Flow[Any]:
+    def await_verdict(self: Participant) -> NodeRoutine[Any]:
         while self.verdict is None:
             yield CHANGED
         return self.verdict
@@ -593,29 +592,22 @@ def verdict_only_by_ear() -> AbstractContextManager[Any]:
     return patch.object(Participant, "await_verdict", await_verdict)
 
 
-@_variant("converges", focus=("cut",))
-def broken_link_beats_on() -> AbstractContextManager[Any]:
-    """A link whose ear is lost goes on beating for an incarnation that nobody drives any more."""
-
-    def _reopen(self: SimNode, _: SimLink) -> Routine:
-        yield from self._find_store(self.world.settings.lease_s)
-        self.link = SimLink(self, self._connect, self._new_participant(), self.world.settings.beat_s)
-
-    return _all(
-        patch.object(Line, "is_over", property(lambda self: self.is_stopped)), patch.object(SimNode, "_reopen", _reopen)
-    )
+@_variant("no_live_node_is_dropped", focus=("cut",))
+def lost_listener_is_not_replaced() -> AbstractContextManager[Any]:
+    """A node whose listener has lost its connection goes on beating, and hears no event any more."""
+    return patch.object(NodeLoop, "lose_listener", lambda self, error: None)
 
 
 @_variant("converges", focus=("pause", "pause_at_a_call", "pause_between_events"))
 def fenced_and_never_stirred() -> AbstractContextManager[Any]:
     """A fenced node has no beat, and nothing else makes it look at the head."""
-    original = Line._beat
+    original = NodeLoop._beat
 
-    def _beat(self: Line) -> Any:
+    def _beat(self: NodeLoop) -> Any:
         if not self.participant.pulse.is_fenced:
             yield from original(self)
 
-    return patch.object(Line, "_beat", _beat)
+    return patch.object(NodeLoop, "_beat", _beat)
 
 
 # --- the bell ---------------------------------------------------------------------------------------

@@ -144,13 +144,14 @@ class World:
     def kill_server(self) -> None:
         """The host's machine is lost, and with it the run."""
         if self.server_died_at is None and not self.host.is_done:
-            self.tell("host", "dies")
+            is_silent = self.kernel.rng.random() < 0.5
+            self.tell("host", "dies, and its machine with it" if is_silent else "dies")
             self.host.process.die()
-            self._stop_server()
+            self._stop_server(is_silent)
 
-    def _stop_server(self) -> None:
+    def _stop_server(self, is_silent: bool = False) -> None:
         self.server_died_at = self.kernel.now
-        self.server.die()
+        self.server.die(is_silent)
         for node in self.nodes:
             for connection in node.connections:
                 connection.cut(loses_sent=True)

@@ -1,0 +1,69 @@
+"""Starts the host of a run: its store, its coordinator, and what records the run."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from pathlib import Path
+
+from ft_rendezvous.config.lint import remark_on
+from ft_rendezvous.config.settings import RunSettings
+from ft_rendezvous.config.state_settings import StateSettings
+from ft_rendezvous.env_names import MARKER_VARIABLE
+from ft_rendezvous.host.host import Host
+from ft_rendezvous.protocol.journal import Journal, log_entry
+from ft_rendezvous.state.record.folders import run_folder
+from ft_rendezvous.state.record.pipe import Feed, KeeperConfig
+from ft_rendezvous.state.record.recorder import Recorder
+from ft_rendezvous.store import net
+from ft_rendezvous.store.client import ServedStore
+
+log = logging.getLogger("ft_rendezvous")
+
+
+def new_id() -> str:
+    """An epoch or an incarnation: 16 hex digits."""
+    return secrets.token_hex(8)
+
+
+def serve(
+    settings: RunSettings,
+    port: int,
+    journal: Journal = log_entry,
+    verdict_path: Path | None = None,
+    state: StateSettings | None = None,
+) -> Host:
+    """Host a run's store and coordinator in this process. Raises OSError if the port is taken."""
+    wanted = net.files_wanted(settings.max_nodes)
+    allowed = net.raise_file_limit(wanted)
+    if allowed < wanted:
+        log.warning(
+            "this host may open %d files, %d nodes need %d: raise the limit (ulimit -Hn)",
+            allowed,
+            settings.max_nodes,
+            wanted,
+        )
+    served, epoch = ServedStore(net.listen(port)), new_id()
+    for remark in remark_on(settings):
+        log.warning("%s", remark)
+    recorder = start_recorder(settings.run_id, epoch, state or StateSettings())
+    try:
+        return Host(served, settings, epoch, journal, verdict_path, recorder=recorder)
+    except BaseException:
+        recorder.close()  # Its keeper would live as long as this process, and hold the port of the page.
+        raise
+
+
+def start_recorder(run_id: str, epoch: str, state: StateSettings) -> Recorder:
+    """What records the run. A keeper writes it down and shows it, if the settings ask for that."""
+    if state.directory is None and state.port is None:
+        return Recorder(state.history)
+    folder = None if state.directory is None else run_folder(Path(state.directory).absolute(), run_id, epoch)
+    config = KeeperConfig(
+        folder=None if folder is None else str(folder),
+        log_bytes=state.log_mb * 1_000_000,
+        addr=state.addr,
+        port=state.port,
+        token=state.token,
+    )
+    return Recorder(state.history, lambda stream: Feed(stream, config, unset=[MARKER_VARIABLE]))

@@ -1,0 +1,68 @@
+"""What a node does about its connection and at its end: how long it tries again, with which outcome it leaves.
+
+Pure decisions. The node's loop, torch's handler and the simulation all ask here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ft_rendezvous.core.model import Outcome, Verdict, VerdictKind
+from ft_rendezvous.core.node_step import Progress
+
+FIRST_RETRY_DELAY_S = 0.02
+"""The pause after the first failed attempt to connect; it doubles up to a beat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """How long a node has been without a connection, and what its attempts have met."""
+
+    since: float
+    tries: int = 0
+    refused_since: float | None = None
+    """Since when every attempt was refused: the host's machine answers, and no process listens."""
+
+    def after(self, is_refused: bool, now: float) -> Outage:
+        """The outage after one more failed attempt."""
+        refused_since = (self.refused_since or now) if is_refused else None
+        return replace(self, tries=self.tries + 1, refused_since=refused_since)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Whether to try once more, and the reason in half a sentence."""
+
+    may_try: bool
+    reason: str
+
+
+def decide_retry(outage: Outage, now: float, lease_s: float, join_s: float) -> Retry:
+    """How long a node tries to reach its store again.
+
+    A host that is silent may only be stuck or cut off, so a node waits for it as long as it would wait to join. A host
+    that refuses for a lease has lost its store, and the run with it. Whether the node may go on *training* meanwhile is
+    another question, which its lease answers.
+    """
+    if outage.refused_since is not None and now - outage.refused_since >= lease_s:
+        return Retry(False, f"for {now - outage.since:.1f} s: the run ended with its store")
+    if now - outage.since >= join_s:
+        return Retry(False, f"for {now - outage.since:.1f} s")
+    return Retry(True, f"this node tries again for {lease_s if outage.refused_since is not None else join_s:g} s")
+
+
+def decide_outcome(outcome: Outcome, verdict: Verdict | None, progress: Progress, is_going: bool) -> Outcome:
+    """With which outcome a node says goodbye.
+
+    Torch ends an agent without an error also when it leaves early: that is no success. A node succeeds when the run has
+    a verdict, or when its own workers ended well in the last place it took.
+    """
+    has_finished = progress.finished_in > 0 and progress.finished_in == progress.trained_in
+    if outcome is not Outcome.SUCCEEDED or verdict is not None or has_finished:
+        return outcome
+    return Outcome.DRAINED if is_going else Outcome.LEFT
+
+
+def ends_well(verdict: Verdict, is_going: bool) -> bool:
+    """Whether a node ends well with such a verdict: also with a cancelled run, if the node was asked to go."""
+    return verdict.kind is VerdictKind.SUCCEEDED or (verdict.kind is VerdictKind.CANCELLED and is_going)
