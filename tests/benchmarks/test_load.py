@@ -117,7 +117,8 @@ def recorded(move: Move[Seat], node: str, trace: Trace) -> Move[Seat]:
         try:
             op = move.send(reply)
         except StopIteration as stop:
-            return stop.value
+            seat: Seat = stop.value
+            return seat
         reply = yield op
         trace.count(node, op, reply)
 

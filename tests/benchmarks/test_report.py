@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import pages, plots, publish, runs, scale
 from benchmarks.__main__ import main
+from benchmarks.machine import ROOT
 from benchmarks.measure import Finding
 from benchmarks.report import Row, digits
 from benchmarks.runs import NodeCase, Run, parse_case
@@ -28,7 +29,7 @@ def shown() -> list[Run]:
     """The runs that the README names."""
     names = dict.fromkeys(re.findall(r"benchmarks/results/[\w-]+\.json", SECTION))
     assert names, "the README does not say where its numbers come from"
-    return [runs.read(publish.ROOT / name) for name in names]
+    return [runs.read(ROOT / name) for name in names]
 
 
 def test_the_readme_shows_what_report_renders(shown: list[Run]) -> None:

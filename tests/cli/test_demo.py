@@ -72,8 +72,8 @@ def recovered(heirs: dict[int, int], resumed_at: int = 10, drift: float = 0.0) -
     for rank, node in heirs.items():
         story.take_report(report(node, rank, 2, resumed_at + 1, resumed_at))
         story.take_report(replace_drift(report(node, rank, 2, STEPS, resumed_at), drift if rank == 0 else None))
-    for node in story.nodes.values():
-        node.exit_code = -9 if node.is_killed else 0
+    for state in story.nodes.values():
+        state.exit_code = -9 if state.is_killed else 0
     return story
 
 

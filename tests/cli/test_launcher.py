@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / "launcher.sh"
 TRAIN = ROOT / "examples" / "train.py"
 EXAMPLES = sorted((ROOT / "examples" / "slurm").glob("*.sbatch"))
+COMMAND_TIMEOUT_S = 30.0
 
 
 def test_help_names_every_option(shell: Shell) -> None:
@@ -78,10 +79,10 @@ def test_dry_run_in_a_job_prints_exactly_what_is_run(shell: Shell) -> None:
     env = in_a_job(shell, 6)
     options = ("--active", "4", "--nproc-per-node", "8", "--srun-args", "--comment 'two words'", "--requeue", "2")
     command = (*options, "--", "train.py", "--name", "a b")
-    told = shell.run(LAUNCHER, "--dry-run", *command, **env)
+    told = shell.run(LAUNCHER, "--dry-run", *command, timeout_s=COMMAND_TIMEOUT_S, **env)
     assert told.returncode == 0, told.stderr
     assert not (shell.place / "given").exists()
-    done = shell.run(LAUNCHER, *command, **env)
+    done = shell.run(LAUNCHER, *command, timeout_s=COMMAND_TIMEOUT_S, **env)
     assert done.returncode == 0, done.stderr
     made, srun, wait = told.stdout.splitlines()
     assert (made, wait) == ("mkdir -p ft-logs/42.0", "wait")
@@ -90,7 +91,8 @@ def test_dry_run_in_a_job_prints_exactly_what_is_run(shell: Shell) -> None:
 
 def test_who_keeps_the_store_elsewhere_is_told_how_to_start_it(shell: Shell) -> None:
     env = in_a_job(shell, 2)
-    done = shell.run(LAUNCHER, "--store", "stable:2000", "--rdzv-conf", "lease_timeout=9", "--", "train.py", **env)
+    options = ("--store", "stable:2000", "--rdzv-conf", "lease_timeout=9")
+    done = shell.run(LAUNCHER, *options, "--", "train.py", timeout_s=COMMAND_TIMEOUT_S, **env)
     (line,) = (line for line in done.stderr.splitlines() if "ftr serve" in line)
     told, _, command = line.partition(": ftr ")
     assert told == f"launcher: its store is to be served on that host, in {shell.place}"
@@ -103,7 +105,7 @@ def test_who_keeps_the_store_elsewhere_is_told_how_to_start_it(shell: Shell) -> 
 
 def test_dry_run_says_what_it_cannot_know(shell: Shell) -> None:
     env = in_a_job(shell, 2, **task_of_array(1))
-    told = shell.run(LAUNCHER, "--dry-run", "--active", "4", "--", "train.py", **env)
+    told = shell.run(LAUNCHER, "--dry-run", "--active", "4", "--", "train.py", timeout_s=COMMAND_TIMEOUT_S, **env)
     assert told.returncode == 0, told.stderr
     first, *_, srun, _wait = told.stdout.splitlines()
     stands_for = first.split()[1]
@@ -117,7 +119,8 @@ def test_a_task_that_starts_after_the_end_has_nothing_to_do(shell: Shell) -> Non
     verdict = '{"run_id": "40", "verdict": "succeeded", "reason": "", "cycle": 3}'
     (shell.place / "ft-logs" / "40" / "verdict.json").write_text(verdict)
     options = ("--active", "4", "--rdzv-conf", "join_timeout=3600", "--requeue", "2")
-    done = shell.run(LAUNCHER, *options, "--", "train.py", **in_a_job(shell, 2, **task_of_array(2)))
+    env = in_a_job(shell, 2, **task_of_array(2))
+    done = shell.run(LAUNCHER, *options, "--", "train.py", timeout_s=COMMAND_TIMEOUT_S, **env)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr == "launcher: run 40 is over already: it succeeded in cycle 3\n"
     assert not (shell.place / "given").exists()
@@ -147,7 +150,7 @@ def test_an_example_works_as_it_stands(shell: Shell, example: Path) -> None:
     env = in_a_job(shell, int(nodes[0]), **more)
     (shell.place / "launcher.sh").write_text(f'#!/bin/sh\nexec {LAUNCHER} --dry-run "$@"\n')
     (shell.place / "launcher.sh").chmod(0o755)
-    done = shell.run("bash", example, "train.py", "--epochs", "3", **env)
+    done = shell.run("bash", example, "train.py", "--epochs", "3", timeout_s=COMMAND_TIMEOUT_S, **env)
     assert done.returncode == 0, done.stderr
     nnodes, nproc, conf = OWN_SETTINGS[example.stem]
     words = shlex.split(done.stdout)

@@ -15,6 +15,7 @@ from ft_rendezvous.agent.agent_store import AgentStore
 from ft_rendezvous.config.settings import NodeSettings, RunSettings, Settings
 from ft_rendezvous.config.state_settings import StateSettings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
+from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.host.host import Host
 from ft_rendezvous.node import session
 from ft_rendezvous.protocol.journal import Entry
@@ -40,11 +41,11 @@ class LiveNode:
         self.link = opened.link
         self.place: Place | None = None
 
-    def ask(self) -> Future[Place | Verdict]:
+    def ask(self) -> Future[Place | Verdict | Drained]:
         """Ask for a place, as `next_rendezvous()` does."""
         return self._run.do(lambda: self.link.run(self.link.participant.next_place()))
 
-    def train(self, asked: Future[Place | Verdict]) -> Place:
+    def train(self, asked: Future[Place | Verdict | Drained]) -> Place:
         place = asked.result(LONG_S)
         assert isinstance(place, Place), f"the run is over: {place}"
         self.place = place

@@ -9,6 +9,7 @@ import pytest
 
 from ft_rendezvous.core.model import FORMAT, Arrival, NodeInfo, VerdictKind
 from ft_rendezvous.errors import ConfigError, Refused, StoreUnavailable
+from ft_rendezvous.host.host import Host
 from ft_rendezvous.node import session
 from ft_rendezvous.protocol import codec, coordinator
 from ft_rendezvous.protocol.journal import NodeFenced, RecordRefused
@@ -223,7 +224,7 @@ def test_a_node_that_waited_long_for_its_host_does_not_mistake_it_for_a_stranger
         assert has_waited.wait(LONG_S)
         served = ServedStore(listen(run.port))
         assert was_anonymous.wait(LONG_S)
-        host = session.Host(served, settings, session.new_id(), lambda _: None)
+        host = Host(served, settings, session.new_id(), lambda _: None)
         try:
             asked.result(LONG_S)
         finally:

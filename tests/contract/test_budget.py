@@ -11,9 +11,11 @@ import pytest
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
 from ft_rendezvous.config.settings import RunSettings
-from ft_rendezvous.core.model import Outcome
+from ft_rendezvous.core.model import Outcome, Verdict
+from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.ops import MultiGet
+from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.store.client import ServedStore, connect
 from ft_rendezvous.store.net import listen
 from tests.contract.benches import LONG_S
@@ -78,7 +80,7 @@ def test_a_cycle_costs_a_node_at_most_eight_operations(monkeypatch: pytest.Monke
 
         for cycle_id in range(1, 5):
             failing = nodes[cycle_id % 3]
-            again: dict[LiveNode, Future] = {failing: failing.ask()}
+            again: dict[LiveNode, Future[Place | Verdict | Drained]] = {failing: failing.ask()}
             for node in nodes[:3]:
                 if node is not failing:
                     run.wait_for(lambda node=node, c=cycle_id: node.link.must_stop(c))  # type: ignore[misc]
@@ -88,8 +90,8 @@ def test_a_cycle_costs_a_node_at_most_eight_operations(monkeypatch: pytest.Monke
                 start_workers(node)
             run.wait_for(lambda c=cycle_id: sealed_in(nodes[3]) == c + 1)  # type: ignore[misc]
 
-        for future in [node.finish() for node in nodes[:3]]:
-            future.result(LONG_S)
+        for finishing in [node.finish() for node in nodes[:3]]:
+            finishing.result(LONG_S)
         parked.result(LONG_S)
         for node in nodes:
             node.leave(Outcome.SUCCEEDED if node is not nodes[3] else Outcome.LEFT)

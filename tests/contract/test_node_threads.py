@@ -204,7 +204,9 @@ def test_a_store_that_falls_silent_holds_the_agent_no_longer_than_its_patience(
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("x", "lost"), AssertionError("event 3 after 1")])
-def test_an_ear_that_fails_breaks_the_link_instead_of_leaving_a_deaf_node(error: Exception) -> None:
+def test_an_ear_that_fails_breaks_the_link_instead_of_leaving_a_deaf_node(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with live_run(min_nodes=1) as run:
         node = run.node(1)
         node.train(node.ask())
@@ -215,7 +217,7 @@ def test_an_ear_that_fails_breaks_the_link_instead_of_leaving_a_deaf_node(error:
         def fail(_: Op) -> Any:
             raise error
 
-        listening.socket.perform = fail  # type: ignore[method-assign]
+        monkeypatch.setattr(listening.socket, "perform", fail)
         run.stranger().perform(Add("wake", 1))
         node.ask()  # Its workers fail, the next cycle opens: the ear reads once more, and fails.
         run.wait_for(lambda: node.link.is_broken)

@@ -76,7 +76,7 @@ def test_a_name_that_does_not_resolve_is_told_apart_from_a_port_that_is_free(mon
     def fail(*_: object, **__: object) -> socket.socket:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(raw_client.socket, "create_connection", fail)
+    monkeypatch.setattr(socket, "create_connection", fail)
     assert probe("no-such-host.invalid", 29400) is Found.UNKNOWN_HOST
 
 

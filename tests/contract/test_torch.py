@@ -101,7 +101,7 @@ class Agent(SimpleElasticAgent):
     def _start_workers(self, worker_group: Any) -> dict[int, Any]: ...  # type: ignore[empty-body]
     def _stop_workers(self, worker_group: Any, is_restart: bool = False) -> None: ...
     def _monitor_workers(self, worker_group: Any) -> RunResult: ...  # type: ignore[empty-body]
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, **_: Any) -> None: ...
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None: ...
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def assign_on_hash_store(shapes: Sequence[Shape]) -> list[list[tuple[int, ...]]]
     """What stock agents agree on among themselves."""
     store = HashStore()
     for rank, (role, size) in enumerate(shapes):
-        store.set(f"torchelastic/role_info/{rank}", agent_api._RoleInstanceInfo(role, rank, size).serialize())
+        store.set(f"torchelastic/role_info/{rank}", agent_api._RoleInstanceInfo(role, rank, size).serialize().decode())
     return [assign(store, rank, shapes) for rank in range(len(shapes))]
 
 
@@ -443,6 +443,7 @@ def test_a_node_alone_goes_through_a_whole_run(monkeypatch: pytest.MonkeyPatch) 
     handler.attach("trainer", 2)
     info = handler.next_rendezvous()
     assert (info.rank, info.world_size) == (0, 1)
+    assert info.bootstrap_store_info is not None
     assert info.bootstrap_store_info.master_addr == "127.0.0.1"
     assert assign(info.store, 0, [("trainer", 2)]) == assign_on_hash_store([("trainer", 2)])[0]
     assert os.environ["FT_CYCLE_ID"] == "1"
@@ -454,6 +455,7 @@ def test_a_node_alone_goes_through_a_whole_run(monkeypatch: pytest.MonkeyPatch) 
     assert handler.num_nodes_waiting() == 0
     again = handler.next_rendezvous()
     assert os.environ["FT_CYCLE_ID"] == "2"
+    assert again.bootstrap_store_info is not None
     assert again.bootstrap_store_info.master_port != info.bootstrap_store_info.master_port, "a store per cycle"
     store_util.barrier(again.store, 1, agent_api._TERMINAL_STATE_SYNC_ID, 300)
     assert handler.is_closed()

@@ -47,6 +47,7 @@ def test_a_run_is_told_from_the_wish_for_a_place_to_the_goodbye(listener: Listen
     assert [event.node_state for event in listener.heard] == [NodeState.INIT, NodeState.RUNNING, NodeState.SUCCEEDED]
     wish, place, goodbye = listener.heard
     assert (place.rank, place.run_id) == (0, run.settings.run_id)
+    assert info.bootstrap_store_info is not None
     assert place.master_endpoint.endswith(str(info.bootstrap_store_info.master_port))
     assert "FtRendezvousHandler.next_rendezvous" in wish.name
     assert "leaves" in goodbye.message

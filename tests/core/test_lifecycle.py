@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
+from typing import TypeVar
 
 import pytest
 
@@ -17,6 +19,9 @@ from ft_rendezvous.core.lifecycle import (
     next_role,
 )
 from ft_rendezvous.errors import ProtocolBug
+
+State = TypeVar("State")
+Step = TypeVar("Step")
 
 
 @pytest.mark.parametrize(("phase", "step"), list(product(Phase, RunStep)))
@@ -37,7 +42,7 @@ def test_a_node_changes_as_the_table_says_or_not_at_all(role: Role, step: NodeSt
             next_role(role, step)
 
 
-def reachable(table: dict, start: object) -> set:
+def reachable(table: Mapping[tuple[State, Step], State], start: State) -> set[State]:
     """Everything a table leads to, the start included."""
     seen, frontier = {start}, [start]
     while frontier:

@@ -36,7 +36,12 @@ def test_a_port_is_let_go_before_its_clients_are_looked_up(monkeypatch: pytest.M
     node = Node("127.0.0.1", port)
     assert node.do(Look(token="token", is_holder=True)) == Seen(endpoint=Endpoint(state=State.HELD))
     assert node.do(Reach(token="token"))
-    monkeypatch.setattr(socket, "getnameinfo", lambda *_: (net.listen(port).close(), "")[1:] * 2)
+
+    def look_up(*_: object) -> tuple[str, str]:
+        net.listen(port).close()
+        return "", ""
+
+    monkeypatch.setattr(socket, "getnameinfo", look_up)
     answer = node.do(NameClients())
     assert isinstance(answer, Clients)
     assert [(lookup.of, lookup.error) for lookup in answer.lookups] == [("::ffff:127.0.0.1", "")]
@@ -53,16 +58,9 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
     held = HeldPort(port := free_port(), "token")
     resolve = socket.getaddrinfo
 
-    def both(host: str, *rest: object, **more: object) -> object:
-        return (
-            resolve("127.0.0.1", *rest, **more) + resolve("127.0.0.2", *rest, **more)
-            if host == "n1"
-            else resolve(  # type: ignore[operator,arg-type]
-                host,
-                *rest,
-                **more,  # type: ignore[arg-type]
-            )
-        )
+    def both(host: str, *rest: int, **more: int) -> list[object]:
+        names = ("127.0.0.1", "127.0.0.2") if host == "n1" else (host,)
+        return [found for name in names for found in resolve(name, *rest, **more)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
     assert [(attempt.address, attempt.error) for attempt in reach("n1", port, "token")] == [

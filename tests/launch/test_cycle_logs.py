@@ -60,9 +60,8 @@ def test_it_is_torchs_own_choice_of_streams(
     tmp_path: Path, redirects: Std | dict[int, Std], tee: Std | dict[int, Std], shown: set[int] | None
 ) -> None:
     """The same streams to the same kinds of places as torch's, only in other directories."""
-    options = {"redirects": redirects, "tee": tee, "local_ranks_filter": shown}
-    theirs, _ = reify(DefaultLogsSpecs(str(tmp_path / "theirs"), **options))
-    ours, _ = reify(CycleLogs(str(tmp_path / "ours"), **options))
+    theirs, _ = reify(DefaultLogsSpecs(str(tmp_path / "theirs"), redirects, tee, shown))
+    ours, _ = reify(CycleLogs(str(tmp_path / "ours"), redirects, tee, shown))
     for field in dataclasses.fields(LogsDest):
         expected, found = getattr(theirs, field.name), getattr(ours, field.name)
         if isinstance(expected, str):

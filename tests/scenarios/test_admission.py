@@ -56,7 +56,6 @@ def test_a_goodbye_frees_an_infra_rank_for_whoever_comes_after_it_though_both_ar
     assert successor.starts == 1
 
 
-WHERE = {"domain": {"domain_id": "A"}, "unit": {"unit_id": "u1"}}
 NEEDY = [
     pytest.param({"segment": 2}, "domain", id="segment"),
     pytest.param({"spread": Spread.DOMAINS}, "domain", id="spread"),
@@ -69,8 +68,9 @@ NEEDY = [
 
 def join_vaguely(cluster: Cluster, lacking: str) -> Node:
     """Start a node that says of itself all but this."""
-    said = {key: value for what, known in WHERE.items() if what != lacking for key, value in known.items()}
-    return cluster.join("vague", infra_rank=0, addr="gpu0", **said)
+    domain_id = None if lacking == "domain" else "A"
+    unit_id = None if lacking == "unit" else "u1"
+    return cluster.join("vague", infra_rank=0, addr="gpu0", domain_id=domain_id, unit_id=unit_id)
 
 
 def join_pair(cluster: Cluster) -> None:

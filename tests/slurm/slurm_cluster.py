@@ -269,6 +269,8 @@ class SlurmCluster:
         self._wait_idle(NODES)
 
     def _wait_idle(self, nodes: Sequence[str]) -> None:
+        states: dict[str, str] = {}
+
         def look() -> bool:
             for name, daemon in self._daemons.items():
                 said = tail(self.root / f"{name}.out")
@@ -277,7 +279,6 @@ class SlurmCluster:
             states = self.node_states()
             return all(states.get(node) == "idle" for node in nodes)
 
-        states: dict[str, str] = {}
         wait_until(f"{nodes} are idle", look, explain=lambda: f"{states}\n{self.explain()}")
 
     def explain(self) -> str:

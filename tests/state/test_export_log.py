@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,10 @@ def state_of(paths: list[Path]) -> RunState:
     return state
 
 
+def is_written(line: bytes, folder: Path) -> bool:
+    return any(line in path.read_bytes() for path in log_files(folder))
+
+
 def test_what_is_told_is_written_and_replayed(tmp_path: Path) -> None:
     recording = record_seed(3)
     log = ExportLog(tmp_path / "run")
@@ -57,7 +62,7 @@ def test_files_are_rotated_and_each_can_be_read_alone(tmp_path: Path) -> None:
     log = ExportLog(tmp_path, log_bytes=3_000)
     for event, line in zip(recording.events, recording.lines, strict=True):
         log.put(event, line)
-        wait_for(lambda line=line: any(line in path.read_bytes() for path in log_files(tmp_path)))
+        wait_for(partial(is_written, line, tmp_path))
     assert log.close(LONG_S)
     paths = log_files(tmp_path)
     assert len(paths) > 1, [path.stat().st_size for path in paths]
@@ -72,7 +77,7 @@ def test_a_state_larger_than_a_file_is_not_told_after_every_event(tmp_path: Path
     log = ExportLog(tmp_path, log_bytes=1)
     for event, line in zip(recording.events, recording.lines, strict=True):
         log.put(event, line)
-        wait_for(lambda line=line: any(line in path.read_bytes() for path in log_files(tmp_path)))
+        wait_for(partial(is_written, line, tmp_path))
     assert log.close(LONG_S)
     paths = log_files(tmp_path)
     assert 1 < len(paths) < len(recording.lines) / 3

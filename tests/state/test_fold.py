@@ -24,8 +24,8 @@ from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.errors import ProtocolBug
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import encode_state
-from ft_rendezvous.state.model.fold import FAILURES_KEPT, NS, fold
-from ft_rendezvous.state.model.known import RunState, role_of
+from ft_rendezvous.state.model.fold import FAILURES_KEPT, fold
+from ft_rendezvous.state.model.known import NS, RunState, role_of
 from ft_rendezvous.state.model.records import (
     CYCLE_TABLE,
     NODE_TABLE,
@@ -99,6 +99,9 @@ class Story:
         )
         self.tell(entry, after_s=after_s)
 
+    def status(self) -> RunStatus:
+        return self.state.status
+
     def role(self, number: int) -> NodeRole:
         return role_of(self.state, self.state.members[self.names[number]])
 
@@ -147,10 +150,10 @@ def test_an_event_that_cannot_follow_is_a_bug() -> None:
 
 def test_a_run_from_its_beginning_to_its_end() -> None:
     story = Story()
-    assert story.state.status is RunStatus.INITIALIZING
+    assert story.status() is RunStatus.INITIALIZING
     story.open(1)
     story.join(0)
-    assert story.state.status is RunStatus.SCHEDULING
+    assert story.status() is RunStatus.SCHEDULING
     assert story.role(0) is NodeRole.HOT_SPARE
     story.join(1, 2)
     story.arrive(1, 0, 1)
@@ -159,20 +162,20 @@ def test_a_run_from_its_beginning_to_its_end() -> None:
     story.seal(1, [0, 1], [2])
     assert [story.role(number) for number in range(3)] == [NodeRole.ACTIVE, NodeRole.ACTIVE, NodeRole.STANDBY]
     story.open(2, WorkersFailed("n", 0, "exit code 1"))
-    assert story.state.status is RunStatus.RESTARTING
+    assert story.status() is RunStatus.RESTARTING
     assert [story.role(number) for number in range(3)] == [NodeRole.AWAITED, NodeRole.AWAITED, NodeRole.HOT_SPARE]
     story.arrive(2, 0, 1)
     story.seal(2, [0, 1])
     assert story.role(2) is NodeRole.HOT_SPARE
     story.open(3, WorldGrows(2, 3))
-    assert story.state.status is RunStatus.RESIZING
+    assert story.status() is RunStatus.RESIZING
     story.arrive(3, 0, 1, 2)
     story.seal(3, [0, 1, 2])
     for number in range(3):
         story.tell(journal.NodeFinished(cycle_id=3, incarnation=story.names[number], node="n"))
     assert story.role(0) is NodeRole.FINISHED
     story.tell(journal.RunEnded(verdict=Verdict(VerdictKind.SUCCEEDED)))
-    assert story.state.status is RunStatus.FINISHED
+    assert story.status() is RunStatus.FINISHED
     statuses = [cycle.status for cycle in story.state.cycles]
     assert statuses == [CycleStatus.ERRORED, CycleStatus.ABORTED, CycleStatus.FINISHED]
 

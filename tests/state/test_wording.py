@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from ft_rendezvous.core.model import AnyWhy
+from ft_rendezvous.core.model import AnyWhy, Outcome
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.protocol.codec import BadRecord
 from ft_rendezvous.state.model.events import decode_event, make_event, tell_state
@@ -31,7 +31,7 @@ def test_every_kind_of_event_has_its_sentence() -> None:
             assert "\n" not in sentence
             assert "None" not in sentence, sentence
             told.add(type(event.event))
-    rare = [
+    rare: list[journal.Entry] = [
         journal.RecordRefused(cycle_id=1, record=BadRecord("no record", "x")),
         journal.HostLeft(),
         journal.NodeUnhealthy(cycle_id=1, incarnation="a" * 16, node="n1", reason="a bad disk"),
@@ -66,7 +66,7 @@ def test_who_is_not_known_by_name_is_told_by_incarnation() -> None:
 
 def test_what_a_terminal_would_obey_is_taken_out() -> None:
     entry = journal.NodeWent(
-        cycle_id=1, incarnation="a" * 16, node="n\x1b]0;owned\x07", outcome="left", reason="\x1b[2J\r\nbye\x9b31m"
+        cycle_id=1, incarnation="a" * 16, node="n\x1b]0;owned\x07", outcome=Outcome.LEFT, reason="\x1b[2J\r\nbye\x9b31m"
     )
     assert describe(make_event(1, 0, entry)) == "n ]0;owned  went, left:  [2J bye 31m"
     assert clean(" a\u2028b\x00 ") == "a b"

@@ -21,5 +21,5 @@ def die(agent: LocalElasticAgent, worker_group: Any) -> NoReturn:
 
 
 if __name__ == "__main__":
-    LocalElasticAgent._start_workers = die
+    LocalElasticAgent._start_workers = die  # type: ignore[method-assign]
     sys.exit(run.main(sys.argv[1:]))

@@ -38,7 +38,8 @@ class Target:
         return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
 Behaviour = Callable[[Target, Reader, Writer], Awaitable[None]]
 
 

@@ -14,18 +14,18 @@ from tests.state.recording import record_seed
 from tests.state.web.servers import API, client_of, hub_of, serving
 
 TOKEN = "s3cret/+ü"
-PATHS = ("/", f"{API}/runs", f"{API}/runs/sim", f"{API}/runs/sim/nodes", f"{API}/runs/sim/cycles", "/metrics")
-PATHS += (f"{API}/runs/sim/events?follow=0", "/openapi.json", "/index.html", "/none")
+PATHS = ["/", f"{API}/runs", f"{API}/runs/sim", f"{API}/runs/sim/nodes", f"{API}/runs/sim/cycles", "/metrics"]
+PATHS += [f"{API}/runs/sim/events?follow=0", "/openapi.json", "/index.html", "/none"]
 
 
-def bearer(token: str) -> dict[str, bytes]:
-    return {"authorization": f"Bearer {token}".strip().encode()}
+def bearer(token: str) -> dict[bytes, bytes]:
+    return {b"authorization": f"Bearer {token}".strip().encode()}
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_without_the_token_nothing_is_told(path: str) -> None:
     with client_of(hub_of(record_seed(8).lines), token="right") as client:
-        for headers in ({}, bearer("wrong"), bearer(""), bearer("righ"), {"authorization": b"Basic cmlnaHQ="}):
+        for headers in ({}, bearer("wrong"), bearer(""), bearer("righ"), {b"authorization": b"Basic cmlnaHQ="}):
             response = client.get(path, headers=headers)
             assert response.status_code == 401
             assert response.headers["www-authenticate"] == "Bearer"
@@ -83,7 +83,7 @@ def test_a_name_that_somebody_else_resolves_is_no_way_in(host: str) -> None:
         assert response.status_code == 403
         assert "state_token" in response.json()["next"]
     with client_of(Hub(), token="right") as client:
-        assert client.get(f"{API}/runs", headers={"host": host or "x", **bearer("right")}).status_code == 200
+        assert client.get(f"{API}/runs", headers={b"host": host.encode() or b"x", **bearer("right")}).status_code == 200
 
 
 def test_hosts_that_no_name_server_decides_about() -> None:
@@ -126,7 +126,7 @@ def test_a_taken_port_is_an_error_of_the_system() -> None:
     from ft_rendezvous.state.web.serving import serve  # noqa: PLC0415
 
     with serving(Hub()) as server, pytest.raises(OSError):
-        serve(lambda *_: None, "127.0.0.1", server.port, lambda _: None)  # type: ignore[arg-type, return-value]
+        serve(lambda *_: None, "127.0.0.1", server.port, lambda _: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")

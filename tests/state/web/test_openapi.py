@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from jsonschema.protocols import Validator
 from openapi_spec_validator import validate
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
@@ -30,7 +31,7 @@ def test_what_is_routed_is_what_is_described() -> None:
     assert routed == set(describe_api(False)["paths"]) == {endpoint.path for endpoint in ENDPOINTS}
 
 
-def validator_for(described: dict[str, Any], schema: dict[str, Any]) -> Draft202012Validator:
+def validator_for(described: dict[str, Any], schema: dict[str, Any]) -> Validator:
     resource = Resource.from_contents(described, default_specification=DRAFT202012)
     registry: Registry[Any] = Registry().with_resource("urn:api", resource)
     absolute = json.loads(json.dumps(schema).replace('"#/components', '"urn:api#/components'))
