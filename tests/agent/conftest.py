@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.agent.process_stage import Stage
+from tests.agent.process_stage import ProcessStage
 from tests.support.torchrun_cluster import MARKER
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    stage = Stage()
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessStage]:
+    stage = ProcessStage()
     monkeypatch.setenv(MARKER, stage.name)
     yield stage
     stage.close()

@@ -20,7 +20,7 @@ AGENT = Path(__file__).with_name("agent_process.py")
 ROOT = AGENT.parent.parent.parent
 
 
-class Stage:
+class ProcessStage:
     """Its name is in the environment of the test, so that what the code under test starts is found, too."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ft_rendezvous.agent.processes import catches, forward
-from tests.agent.process_stage import Stage
+from tests.agent.process_stage import ProcessStage
 
 CATCHER = """
 import signal, sys, time
@@ -21,7 +21,7 @@ while True:
 """
 
 
-def test_a_signal_reaches_those_who_catch_it_and_nobody_else(stage: Stage) -> None:
+def test_a_signal_reaches_those_who_catch_it_and_nobody_else(stage: ProcessStage) -> None:
     catcher = stage.start((sys.executable, "-S", "-c", CATCHER))
     assert catcher.stdout is not None
     catcher.stdout.readline()
@@ -35,7 +35,7 @@ def test_a_signal_reaches_those_who_catch_it_and_nobody_else(stage: Stage) -> No
     assert bystander.wait() == -signal.SIGTERM
 
 
-def test_to_ignore_is_not_to_catch(stage: Stage) -> None:
+def test_to_ignore_is_not_to_catch(stage: ProcessStage) -> None:
     catcher = stage.start((sys.executable, "-S", "-c", CATCHER))
     assert catcher.stdout is not None
     catcher.stdout.readline()
@@ -53,7 +53,9 @@ def test_the_last_signal_has_its_place_in_the_mask() -> None:
     assert not catches(os.getpid(), signal.SIGRTMAX)
 
 
-def test_who_ends_between_the_look_and_the_signal_is_not_reached(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_ends_between_the_look_and_the_signal_is_not_reached(
+    stage: ProcessStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = stage.start(("true",))
     gone.wait()
     monkeypatch.setattr("ft_rendezvous.agent.processes.catches", lambda *_: True)

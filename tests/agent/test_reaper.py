@@ -17,7 +17,7 @@ import pytest
 from ft_rendezvous.agent import reaper_main
 from ft_rendezvous.agent.reaper import Reaper
 from ft_rendezvous.env_names import MARKER_VARIABLE
-from tests.agent.process_stage import Stage, open_fds, wait_for_end, wait_for_zombie
+from tests.agent.process_stage import ProcessStage, open_fds, wait_for_end, wait_for_zombie
 from tests.support.torchrun_cluster import find_processes, is_alive, state_of, wait_until
 
 pytestmark = pytest.mark.usefixtures("stage")
@@ -40,7 +40,7 @@ def entries_of(pid: int, variable: str) -> list[str]:
 # --- a killed agent ---------------------------------------------------------------------------------
 
 
-def test_the_workers_of_a_killed_agent_die_and_no_others(stage: Stage, marker: str) -> None:
+def test_the_workers_of_a_killed_agent_die_and_no_others(stage: ProcessStage, marker: str) -> None:
     # A marker that only begins like the other's is another.
     other = stage.start_agent(f"{marker}0", *SLEEPS)
     agent = stage.start_agent(marker, *SLEEPS)
@@ -49,7 +49,7 @@ def test_the_workers_of_a_killed_agent_die_and_no_others(stage: Stage, marker: s
     assert all(is_alive(pid) for pid in (*other.workers, other.reaper))
 
 
-def test_a_worker_that_is_forking_dies_with_all_its_forks(stage: Stage, marker: str) -> None:
+def test_a_worker_that_is_forking_dies_with_all_its_forks(stage: ProcessStage, marker: str) -> None:
     agent = stage.start_agent(marker, *FORKS)
 
     def living() -> list[int]:
@@ -62,7 +62,7 @@ def test_a_worker_that_is_forking_dies_with_all_its_forks(stage: Stage, marker: 
     assert not any(map(is_alive, agent.workers))
 
 
-def test_the_reaper_outlives_every_polite_signal_from_its_start_on(stage: Stage, marker: str) -> None:
+def test_the_reaper_outlives_every_polite_signal_from_its_start_on(stage: ProcessStage, marker: str) -> None:
     agent = stage.start_agent(marker, *SLEEPS)
     for signum in OUTLIVED:
         os.kill(agent.reaper, signum)
@@ -72,7 +72,7 @@ def test_the_reaper_outlives_every_polite_signal_from_its_start_on(stage: Stage,
     wait_for_end(*agent.workers, agent.reaper)
 
 
-def test_an_agent_that_ends_without_a_word_is_as_good_as_killed(stage: Stage, marker: str) -> None:
+def test_an_agent_that_ends_without_a_word_is_as_good_as_killed(stage: ProcessStage, marker: str) -> None:
     agent = stage.start_agent(marker, *SLEEPS)
     assert agent.process.stdin is not None
     agent.process.stdin.close()
@@ -80,7 +80,9 @@ def test_an_agent_that_ends_without_a_word_is_as_good_as_killed(stage: Stage, ma
     wait_for_end(*agent.workers, agent.reaper)
 
 
-def test_one_scan_without_a_carrier_is_not_the_end(stage: Stage, marker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_scan_without_a_carrier_is_not_the_end(
+    stage: ProcessStage, marker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process is not seen while it is being started."""
     carriers = [stage.start(SLEEPS, {MARKER_VARIABLE: marker}) for _ in range(2)]
     scans = iter([[], [carriers[0].pid], [], [carriers[1].pid], [], []])
@@ -91,7 +93,9 @@ def test_one_scan_without_a_carrier_is_not_the_end(stage: Stage, marker: str, mo
     assert list(scans) == []
 
 
-def test_a_process_that_does_not_die_is_given_up(stage: Stage, marker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_die_is_given_up(
+    stage: ProcessStage, marker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     carrier = stage.start(SLEEPS, {MARKER_VARIABLE: marker})
     monkeypatch.setattr(reaper_main, "GIVE_UP_S", 0.2)
     monkeypatch.setattr(reaper_main, "_kill", lambda *_: None)
@@ -99,7 +103,7 @@ def test_a_process_that_does_not_die_is_given_up(stage: Stage, marker: str, monk
     assert is_alive(carrier.pid)
 
 
-def test_a_process_that_got_the_id_of_a_carrier_is_spared(stage: Stage, marker: str) -> None:
+def test_a_process_that_got_the_id_of_a_carrier_is_spared(stage: ProcessStage, marker: str) -> None:
     stranger = stage.start(SLEEPS)
     reaper_main._kill(stranger.pid, f"{MARKER_VARIABLE}={marker}".encode())
     stranger.terminate()  # A SIGKILL would have come first.
@@ -109,7 +113,7 @@ def test_a_process_that_got_the_id_of_a_carrier_is_spared(stage: Stage, marker: 
 # --- an orderly end ---------------------------------------------------------------------------------
 
 
-def test_what_a_dismissed_agent_leaves_lives_on(stage: Stage, marker: str) -> None:
+def test_what_a_dismissed_agent_leaves_lives_on(stage: ProcessStage, marker: str) -> None:
     agent = stage.start_agent(marker, *SLEEPS)
     agent.tell("dismiss")
     assert state_of(agent.reaper) == "X", "the reaper is gone before anything else happens, and no zombie"
@@ -118,7 +122,7 @@ def test_what_a_dismissed_agent_leaves_lives_on(stage: Stage, marker: str) -> No
 
 
 @pytest.mark.parametrize("word", [b".", b""], ids=["dismissed", "only closed"])
-def test_the_word_of_an_agent_that_has_ended_still_counts(stage: Stage, marker: str, word: bytes) -> None:
+def test_the_word_of_an_agent_that_has_ended_still_counts(stage: ProcessStage, marker: str, word: bytes) -> None:
     """Whoever is slow to look finds both at once, the word and the end."""
     agent = stage.start(("true",))
     agent_fd = os.pidfd_open(agent.pid)
@@ -186,7 +190,7 @@ def test_a_reaper_that_died_is_told_of(marker: str, caplog: pytest.LogCaptureFix
 # --- what it keeps, and where it cannot be ----------------------------------------------------------
 
 
-def test_who_reads_the_agents_output_to_its_end_does_not_wait_for_the_reaper(stage: Stage, marker: str) -> None:
+def test_who_reads_the_agents_output_to_its_end_does_not_wait_for_the_reaper(stage: ProcessStage, marker: str) -> None:
     agent = stage.start_agent(marker, *SLEEPS)
     os.kill(agent.reaper, signal.SIGSTOP)
     agent.kill()
@@ -197,7 +201,7 @@ def test_who_reads_the_agents_output_to_its_end_does_not_wait_for_the_reaper(sta
     wait_for_end(*agent.workers)
 
 
-def test_the_reaper_holds_nothing_but_the_agent_and_the_pipe(stage: Stage, marker: str) -> None:
+def test_the_reaper_holds_nothing_but_the_agent_and_the_pipe(stage: ProcessStage, marker: str) -> None:
     # An agent inside an agent: what carries the outer marker dies with the outer agent, the reaper must not.
     agent = stage.start_agent(marker, *SLEEPS, environ={MARKER_VARIABLE: "outer"})
 

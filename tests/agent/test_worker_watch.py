@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from ft_rendezvous.agent.worker_watch import FirstFailure, WorkerWatch
-from tests.agent.process_stage import Stage, open_fds, wait_for_zombie
+from tests.agent.process_stage import ProcessStage, open_fds, wait_for_zombie
 from tests.support.torchrun_cluster import wait_until
 
 
 class Watched:
     """Workers that wait to be released, and a watch on them that keeps what it reports."""
 
-    def __init__(self, stage: Stage, exit_codes: Sequence[int]) -> None:
+    def __init__(self, stage: ProcessStage, exit_codes: Sequence[int]) -> None:
         self.workers = [stage.start(("sh", "-c", f"read word; exit {code}")) for code in exit_codes]
         self.reports: list[FirstFailure] = []
         self.since = time.monotonic()
@@ -55,7 +55,7 @@ def _nothing_is_left() -> Iterator[None]:
     assert open_fds() == before
 
 
-def test_an_exit_code_is_reported_and_left_to_popen(stage: Stage) -> None:
+def test_an_exit_code_is_reported_and_left_to_popen(stage: ProcessStage) -> None:
     watched = Watched(stage, [0, 3])
     watch = watched.begin()
     assert watch.failure is None
@@ -69,7 +69,7 @@ def test_an_exit_code_is_reported_and_left_to_popen(stage: Stage) -> None:
     assert watched.workers[1].wait() == 3
 
 
-def test_a_signal_is_a_negative_code(stage: Stage) -> None:
+def test_a_signal_is_a_negative_code(stage: ProcessStage) -> None:
     watched = Watched(stage, [0])
     watch = watched.begin()
     watched.workers[0].kill()
@@ -79,7 +79,7 @@ def test_a_signal_is_a_negative_code(stage: Stage) -> None:
     assert watched.workers[0].wait() == -signal.SIGKILL
 
 
-def test_only_the_first_is_reported(stage: Stage) -> None:
+def test_only_the_first_is_reported(stage: ProcessStage) -> None:
     watched = Watched(stage, [3, 4, 5])
     watch = watched.begin()
     watched.release(2)
@@ -90,7 +90,7 @@ def test_only_the_first_is_reported(stage: Stage) -> None:
     assert watched.told() == [(2, 5)]
 
 
-def test_of_several_seen_at_once_it_is_the_lowest_rank_that_failed(stage: Stage) -> None:
+def test_of_several_seen_at_once_it_is_the_lowest_rank_that_failed(stage: ProcessStage) -> None:
     watched = Watched(stage, [0, 4, 5])
     for rank in range(3):
         watched.release(rank)
@@ -100,7 +100,7 @@ def test_of_several_seen_at_once_it_is_the_lowest_rank_that_failed(stage: Stage)
     assert watched.told() == [(1, 4)]
 
 
-def test_a_good_end_is_no_failure_and_the_watch_goes_on(stage: Stage) -> None:
+def test_a_good_end_is_no_failure_and_the_watch_goes_on(stage: ProcessStage) -> None:
     watched = Watched(stage, [0, 0, 7])
     watch = watched.begin()
     watched.release(0)
@@ -111,7 +111,7 @@ def test_a_good_end_is_no_failure_and_the_watch_goes_on(stage: Stage) -> None:
     assert watched.told() == [(2, 7)]
 
 
-def test_the_watch_ends_by_itself_when_all_have_ended_well(stage: Stage) -> None:
+def test_the_watch_ends_by_itself_when_all_have_ended_well(stage: ProcessStage) -> None:
     watched = Watched(stage, [0, 0])
     watch = watched.begin()
     watched.release(0)
@@ -122,7 +122,7 @@ def test_the_watch_ends_by_itself_when_all_have_ended_well(stage: Stage) -> None
     watch.stop()
 
 
-def test_after_the_stop_nothing_is_reported(stage: Stage) -> None:
+def test_after_the_stop_nothing_is_reported(stage: ProcessStage) -> None:
     watched = Watched(stage, [0, 0])
     watch = watched.begin()
     watch.stop()
@@ -135,14 +135,14 @@ def test_after_the_stop_nothing_is_reported(stage: Stage) -> None:
     assert watch.failure is None
 
 
-def test_a_failure_from_before_the_stop_is_reported(stage: Stage) -> None:
+def test_a_failure_from_before_the_stop_is_reported(stage: ProcessStage) -> None:
     watched = Watched(stage, [3])
     watched.release(0)
     watched.begin().stop()
     assert watched.told() == [(0, 3)]
 
 
-def test_of_a_worker_that_was_reaped_the_code_is_unknown(stage: Stage) -> None:
+def test_of_a_worker_that_was_reaped_the_code_is_unknown(stage: ProcessStage) -> None:
     watched = Watched(stage, [3])
     watched.release(0)
     watched.workers[0].wait()
@@ -150,7 +150,7 @@ def test_of_a_worker_that_was_reaped_the_code_is_unknown(stage: Stage) -> None:
     assert watched.told() == [(0, None)]
 
 
-def test_of_a_worker_that_another_reaps_the_code_is_unknown(stage: Stage) -> None:
+def test_of_a_worker_that_another_reaps_the_code_is_unknown(stage: ProcessStage) -> None:
     """A grandchild can be waited for by nobody here, as a child that the agent was quicker to reap."""
     parent = stage.start(("sh", "-c", "sleep 600 & echo $!; wait"))
     assert parent.stdout is not None
@@ -163,7 +163,7 @@ def test_of_a_worker_that_another_reaps_the_code_is_unknown(stage: Stage) -> Non
     assert [(report.local_rank, report.exit_code) for report in reports] == [(5, None)]
 
 
-def test_the_reported_may_stop_the_watch(stage: Stage) -> None:
+def test_the_reported_may_stop_the_watch(stage: ProcessStage) -> None:
     worker = stage.start(("sh", "-c", "read word; exit 3"))
     reports: list[FirstFailure] = []
 
@@ -177,7 +177,7 @@ def test_the_reported_may_stop_the_watch(stage: Stage) -> None:
     watch.stop()
 
 
-def test_a_report_that_is_stuck_does_not_hold_the_stop(stage: Stage) -> None:
+def test_a_report_that_is_stuck_does_not_hold_the_stop(stage: ProcessStage) -> None:
     worker = stage.start(("sh", "-c", "exit 3"))
     is_begun, may_end = threading.Event(), threading.Event()
 
@@ -194,7 +194,7 @@ def test_a_report_that_is_stuck_does_not_hold_the_stop(stage: Stage) -> None:
 
 
 def test_where_workers_cannot_be_watched_the_agent_is_warned(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stage: ProcessStage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened = iter([os.pidfd_open])
 
@@ -216,7 +216,7 @@ def test_where_workers_cannot_be_watched_the_agent_is_warned(
     assert [worker.wait() for worker in watched.workers] == [3, 4]
 
 
-def test_a_worker_under_a_debugger_is_waited_for(stage: Stage) -> None:
+def test_a_worker_under_a_debugger_is_waited_for(stage: ProcessStage) -> None:
     """Its parent cannot read how it ended until the debugger lets go, and then reads it right."""
     watched = Watched(stage, [3])
     tracer = stage.start((sys.executable, "-S", "-c", TRACER, str(watched.workers[0].pid)))

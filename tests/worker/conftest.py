@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.worker.inbox_rig import ENVIRON, Porch
+from tests.worker.inbox_rig import ENVIRON, InboxRig
 
 
 @pytest.fixture(autouse=True)
@@ -19,15 +19,15 @@ def _no_worker_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def porch() -> Iterator[Porch]:
-    porch = Porch()
-    yield porch
-    porch.close()
+def inbox() -> Iterator[InboxRig]:
+    inbox = InboxRig()
+    yield inbox
+    inbox.close()
 
 
 @pytest.fixture
-def worker_porch(porch: Porch, monkeypatch: pytest.MonkeyPatch) -> Porch:
+def worker_inbox(inbox: InboxRig, monkeypatch: pytest.MonkeyPatch) -> InboxRig:
     """A door, and this process is a worker of its agent."""
-    for name, value in porch.environ.items():
+    for name, value in inbox.environ.items():
         monkeypatch.setenv(name, value)
-    return porch
+    return inbox

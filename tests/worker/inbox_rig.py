@@ -25,7 +25,7 @@ ENVIRON = {
 """What a worker finds, beside the address of the door."""
 
 
-class Porch:
+class InboxRig:
     """A door, and what came through it."""
 
     def __init__(self) -> None:

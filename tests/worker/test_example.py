@@ -15,7 +15,7 @@ import pytest
 from ft_rendezvous import worker
 from ft_rendezvous.agent.worker_messages import AtCheckpoint
 from tests.support.torchrun_cluster import MARKER, TORCHRUN, find_processes, send, wait_until
-from tests.worker.inbox_rig import CYCLE_ID, Porch
+from tests.worker.inbox_rig import CYCLE_ID, InboxRig
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "worker-api.md"
 
@@ -64,19 +64,19 @@ def worker_pid(marker: str, local_rank: int) -> int:
     return pid
 
 
-def test_it_saves_early_when_urged_tells_of_it_and_resumes(script: Path, marker: str, porch: Porch) -> None:
+def test_it_saves_early_when_urged_tells_of_it_and_resumes(script: Path, marker: str, inbox: InboxRig) -> None:
     forever = ("--steps=1000000000", "--save-every=1000000000")
-    with start(script, marker, porch.environ, *forever) as urged:
+    with start(script, marker, inbox.environ, *forever) as urged:
         try:
             assert urged.stdout is not None
             assert urged.stdout.readline() == f"begins after step 0 in cycle {CYCLE_ID}\n"
             # Not the one who saves.
             os.kill(worker_pid(marker, 1), signal.SIGUSR1)
-            assert porch.hear() == AtCheckpoint(cycle_id=CYCLE_ID, local_rank=0)
+            assert inbox.hear() == AtCheckpoint(cycle_id=CYCLE_ID, local_rank=0)
             assert script.with_name("checkpoint.pt").exists()
         finally:
             urged.terminate()
-    assert porch.close() == [], "one signal, one checkpoint"
+    assert inbox.close() == [], "one signal, one checkpoint"
 
     with start(script, marker, {}, "--steps=1") as resumed:
         told, _ = resumed.communicate()

@@ -17,7 +17,7 @@ from ft_rendezvous.agent.worker_inbox import Door
 from ft_rendezvous.agent.worker_messages import AtCheckpoint, Drain, Message, Restart
 from ft_rendezvous.text import MAX_REASON_CHARS
 from tests.support.torchrun_cluster import WAIT_S
-from tests.worker.inbox_rig import CYCLE_ID, ENVIRON, Porch, open_fds
+from tests.worker.inbox_rig import CYCLE_ID, ENVIRON, InboxRig, open_fds
 
 CALLS: list[Callable[[], bool]] = [lambda: worker.request_restart("slow"), worker.request_drain, worker.at_checkpoint]
 by_call = pytest.mark.parametrize("call", CALLS, ids=["restart", "drain", "checkpoint"])
@@ -37,7 +37,7 @@ input()
 # --- who this worker is -----------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("worker_porch")
+@pytest.mark.usefixtures("worker_inbox")
 def test_a_worker_knows_its_place() -> None:
     assert worker.info() == worker.WorkerInfo(
         run_id="job",
@@ -51,7 +51,7 @@ def test_a_worker_knows_its_place() -> None:
     )
 
 
-@pytest.mark.usefixtures("worker_porch")
+@pytest.mark.usefixtures("worker_inbox")
 def test_what_a_node_has_not_said_about_itself_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FT_NODE_DOMAIN", "")
     monkeypatch.setenv("FT_NODE_INFRA_RANK", "")
@@ -65,7 +65,7 @@ def test_elsewhere_there_is_no_info() -> None:
     assert worker.info() is None
 
 
-@pytest.mark.usefixtures("worker_porch")
+@pytest.mark.usefixtures("worker_inbox")
 @pytest.mark.parametrize(
     ("name", "value"), [("FT_CYCLE_ID", None), ("FT_CYCLE_ID", "x"), ("RANK", "-1"), ("RANK", "²")]
 )
@@ -81,24 +81,24 @@ def test_half_an_environment_is_none(name: str, value: str | None, monkeypatch: 
 # --- telling ----------------------------------------------------------------------------------------
 
 
-def test_a_worker_process_is_heard(porch: Porch) -> None:
-    environ = {**os.environ, **porch.environ}
+def test_a_worker_process_is_heard(inbox: InboxRig) -> None:
+    environ = {**os.environ, **inbox.environ}
     told = subprocess.run((sys.executable, "-c", WORKER), env=environ, capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["5", "True", "True", "True"]
-    assert porch.hear() == Restart(cycle_id=CYCLE_ID, local_rank=2, reason="a b")
-    assert porch.hear() == Drain(cycle_id=CYCLE_ID, local_rank=2, reason="")
-    assert porch.hear() == AtCheckpoint(cycle_id=CYCLE_ID, local_rank=2)
+    assert inbox.hear() == Restart(cycle_id=CYCLE_ID, local_rank=2, reason="a b")
+    assert inbox.hear() == Drain(cycle_id=CYCLE_ID, local_rank=2, reason="")
+    assert inbox.hear() == AtCheckpoint(cycle_id=CYCLE_ID, local_rank=2)
 
 
-def test_a_long_reason_is_cut(worker_porch: Porch) -> None:
+def test_a_long_reason_is_cut(worker_inbox: InboxRig) -> None:
     assert worker.request_drain("😀" * 100_000)
-    assert worker_porch.hear() == Drain(cycle_id=CYCLE_ID, local_rank=2, reason="😀" * MAX_REASON_CHARS)
+    assert worker_inbox.hear() == Drain(cycle_id=CYCLE_ID, local_rank=2, reason="😀" * MAX_REASON_CHARS)
 
 
-def test_telling_leaves_no_descriptor(worker_porch: Porch) -> None:
+def test_telling_leaves_no_descriptor(worker_inbox: InboxRig) -> None:
     before = open_fds()
     assert worker.at_checkpoint()
-    worker_porch.close()
+    worker_inbox.close()
     assert not worker.at_checkpoint()
     assert open_fds() < before, "only the door's own is gone"
 
@@ -128,11 +128,11 @@ def test_without_this_backend_nothing_happens(call: Callable[[], bool]) -> None:
     ],
 )
 def test_a_broken_environment_is_no_error(
-    call: Callable[[], bool], name: str, value: str, worker_porch: Porch, monkeypatch: pytest.MonkeyPatch
+    call: Callable[[], bool], name: str, value: str, worker_inbox: InboxRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
     assert not call()
-    assert worker_porch.close() == []
+    assert worker_inbox.close() == []
 
 
 @by_call

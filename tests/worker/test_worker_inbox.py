@@ -16,7 +16,7 @@ from ft_rendezvous.agent import worker_inbox as door_module
 from ft_rendezvous.agent.worker_inbox import Door
 from ft_rendezvous.agent.worker_messages import MAX_MESSAGE_BYTES, AtCheckpoint, Fault, Message, Restart, encode
 from tests.support.torchrun_cluster import WAIT_S, wait_until
-from tests.worker.inbox_rig import Porch, open_fds, send
+from tests.worker.inbox_rig import InboxRig, open_fds, send
 
 GOOD = AtCheckpoint(cycle_id=3, local_rank=0)
 BAD_FIELDS = json.dumps({"says": "restart", "cycle_id": -1, "local_rank": 0, "reason": ""}).encode()
@@ -40,10 +40,10 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def porch(_nothing_is_left: None) -> Iterator[Porch]:
-    porch = Porch()
-    yield porch
-    porch.close()
+def inbox(_nothing_is_left: None) -> Iterator[InboxRig]:
+    inbox = InboxRig()
+    yield inbox
+    inbox.close()
 
 
 # --- what is ignored --------------------------------------------------------------------------------
@@ -61,47 +61,47 @@ def porch(_nothing_is_left: None) -> Iterator[Porch]:
     ],
 )
 def test_a_bad_datagram_is_told_of_once_and_ignored(
-    data: bytes, fault: Fault, porch: Porch, caplog: pytest.LogCaptureFixture
+    data: bytes, fault: Fault, inbox: InboxRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        send(porch.door.address, data)
-    send(porch.door.address, encode(GOOD))
-    assert porch.hear() == GOOD, "nothing before it was passed on"
+        send(inbox.door.address, data)
+    send(inbox.door.address, encode(GOOD))
+    assert inbox.hear() == GOOD, "nothing before it was passed on"
     (warning,) = warnings(caplog)
     assert fault in warning
 
 
-def test_every_kind_of_fault_is_told_of(porch: Porch, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_kind_of_fault_is_told_of(inbox: InboxRig, caplog: pytest.LogCaptureFixture) -> None:
     for data in (b"x", b"{}", b"y", b"[]", BAD_FIELDS):
-        send(porch.door.address, data)
-    assert porch.close() == []
+        send(inbox.door.address, data)
+    assert inbox.close() == []
     told = warnings(caplog)
     assert [fault for fault in Fault if any(fault in line for line in told)] == list(Fault)[2:]
     assert len(told) == 3
 
 
-def test_a_message_may_fill_the_datagram(porch: Porch) -> None:
-    send(porch.door.address, encode(GOOD).ljust(MAX_MESSAGE_BYTES))
-    assert porch.hear() == GOOD
+def test_a_message_may_fill_the_datagram(inbox: InboxRig) -> None:
+    send(inbox.door.address, encode(GOOD).ljust(MAX_MESSAGE_BYTES))
+    assert inbox.hear() == GOOD
 
 
 def test_another_user_is_not_heard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """To become another user takes rights; so here the door belongs to another, and the kernel tells it who we are."""
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
-    porch = Porch()
+    inbox = InboxRig()
     for _ in range(3):
-        send(porch.door.address, encode(GOOD))
-    assert porch.close() == []
+        send(inbox.door.address, encode(GOOD))
+    assert inbox.close() == []
     (warning,) = warnings(caplog)
     assert Fault.FOREIGN in warning
 
 
-def test_attached_descriptors_are_not_received(porch: Porch) -> None:
+def test_attached_descriptors_are_not_received(inbox: InboxRig) -> None:
     before = open_fds()
     with Path("/dev/null").open() as file:
-        send(porch.door.address, encode(GOOD), attached=struct.pack("i", file.fileno()))
-    assert porch.hear() == GOOD
+        send(inbox.door.address, encode(GOOD), attached=struct.pack("i", file.fileno()))
+    assert inbox.hear() == GOOD
     assert open_fds() == before
 
 
@@ -146,13 +146,13 @@ def test_a_receiver_that_is_stuck_does_not_hold_the_one_who_closes(monkeypatch: 
 # --- closing ----------------------------------------------------------------------------------------
 
 
-def test_closing_ends_the_thread_and_the_address(porch: Porch) -> None:
+def test_closing_ends_the_thread_and_the_address(inbox: InboxRig) -> None:
     assert len(threads()) == 1
-    porch.close()
+    inbox.close()
     assert threads() == []
     with pytest.raises(ConnectionRefusedError):
-        send(porch.door.address, encode(GOOD))
-    porch.close()
+        send(inbox.door.address, encode(GOOD))
+    inbox.close()
 
 
 def test_what_lay_at_the_door_is_still_passed_on() -> None:
@@ -190,10 +190,10 @@ def test_the_receiver_itself_may_close() -> None:
     wait_until("the thread has ended", lambda: not threads())
 
 
-def test_doors_have_different_addresses_that_fit_into_an_environment(porch: Porch) -> None:
-    other = Porch()
+def test_doors_have_different_addresses_that_fit_into_an_environment(inbox: InboxRig) -> None:
+    other = InboxRig()
     other.close()
-    assert other.door.address != porch.door.address
-    assert porch.door.address.startswith("@ft-rendezvous/")
-    assert porch.door.address.isprintable()
-    assert not Path(porch.door.address[1:]).exists()
+    assert other.door.address != inbox.door.address
+    assert inbox.door.address.startswith("@ft-rendezvous/")
+    assert inbox.door.address.isprintable()
+    assert not Path(inbox.door.address[1:]).exists()
