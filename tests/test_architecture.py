@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +53,12 @@ TORCHLESS += [ROOT / "store" / "raw_client.py"]
 REACHES_INTO_TORCH = ("agent/torch_patches.py", "agent/agent_store.py")
 CATCHERS: tuple[str, ...] = ("agent/handler.py", "agent/worker_inbox.py", "agent/nvidia_health.py", "host/host.py")
 CATCHERS += ("node/threads.py", "protocol/node_loop.py", "state/record/recorder.py", "state/web/hub.py")
+
+KNOWN_DUPLICATES = {
+    *("Answer", "Asked", "Check", "Drain", "Endpoint", "Failure", "Glimpse", "Line", "LogReader", "Member", "Node"),
+    *("Phase", "Place", "Plan", "Report", "Run", "Seen", "Source", "Told", "View", "Visitor", "_Version"),
+}
+"""Class names that still stand for several things. A name may leave this set; no name may enter it."""
 
 
 def name_of(path: Path) -> str:
@@ -216,6 +223,17 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
     docstring = ast.get_docstring(ast.parse(path.read_text()))
     assert docstring
     assert docstring.rstrip().endswith((".", "`", ")", '"')) or "\n" in docstring
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    """A reader who knows a class from one package must not meet another class of that name."""
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(f"{name_of(path)}:{node.lineno}")
+    repeated = {name: places for name, places in homes.items() if len(places) > 1}
+    assert {name: places for name, places in repeated.items() if name not in KNOWN_DUPLICATES} == {}
 
 
 def handlers_of_everything(path: Path) -> list[ast.ExceptHandler]:
