@@ -18,7 +18,7 @@ from ft_rendezvous.core.node_step import Drained, WorkerExit
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.protocol.node_loop import GOODBYE_TIMEOUT_S, NodeLoop
 from ft_rendezvous.protocol.node_policy import ends_well
-from ft_rendezvous.protocol.ops import Connect, Move, Op, Rest, Routine
+from ft_rendezvous.protocol.ops import Connect, Move, Op, Rest, Routine, WriterRoutine
 from ft_rendezvous.protocol.participant import Participant, Place
 
 T = TypeVar("T")
@@ -231,7 +231,7 @@ class Link:
 
     def _drive(
         self,
-        routine: Routine[Any],
+        routine: Routine[Any] | WriterRoutine[Any],
         changed: threading.Condition,
         connection: Callable[[], NodeConnection] | None,
     ) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ft_rendezvous.core.model import Outcome, Verdict
 from ft_rendezvous.errors import FtError, StoreUnavailable
 from ft_rendezvous.protocol.node_policy import FIRST_RETRY_DELAY_S, Outage, decide_outcome, decide_retry
-from ft_rendezvous.protocol.ops import Add, Connect, InDoubt, Move, Op, Rest, Routine
+from ft_rendezvous.protocol.ops import Add, Connect, InDoubt, Move, Op, Rest, Routine, WriterRoutine
 from ft_rendezvous.protocol.participant import Participant
 
 log = logging.getLogger("ft_rendezvous")
@@ -185,7 +185,7 @@ class NodeLoop:
 
     # --- the writer ---------------------------------------------------------------------------------
 
-    def write(self) -> Routine[None]:
+    def write(self) -> WriterRoutine[None]:
         """Beat and carry jobs until the node leaves or the store is lost for good."""
         next_beat_at = self._clock()
         try:
@@ -212,7 +212,7 @@ class NodeLoop:
             return self._posts[0]
         return self._job if self._has_changed and self._job is not None and not self._job.is_done else None
 
-    def _carry(self, job: _Job) -> Routine[None]:
+    def _carry(self, job: _Job) -> WriterRoutine[None]:
         """Carry a job until it ends, rests, or the agent does not wait for it any more.
 
         No beat falls between its operations: the job may beat itself, and a second beat would be counted out of turn.
@@ -238,7 +238,6 @@ class NodeLoop:
         except Exception as raised:  # It belongs to the agent, which waits for the job.
             job.end(None, raised)
         else:
-            assert not isinstance(step, Connect), "only the writer itself connects"
             if isinstance(step, Rest):
                 self._has_changed = False
                 self._log_wait()
@@ -262,7 +261,7 @@ class NodeLoop:
                 self._logged_wait = wait
                 log.info("%s", wait)
 
-    def _beat(self) -> Routine[None]:
+    def _beat(self) -> WriterRoutine[None]:
         """Renew the lease. A fenced node does not beat. It reads the head to find out why."""
         beat = self.participant.beat()
         op = next(beat, None)
@@ -276,7 +275,7 @@ class NodeLoop:
                 raise AssertionError("a beat is one operation")
         self.change()
 
-    def _call(self, op: Op) -> Routine[Any]:
+    def _call(self, op: Op) -> WriterRoutine[Any]:
         """Have an operation performed; over a new connection if the old one breaks.
 
         Every operation but one may be performed twice. An `Add` may not: its caller must find out what became of it.
@@ -293,7 +292,7 @@ class NodeLoop:
             finally:
                 self._calling_since = None
 
-    def _mend(self, error: StoreUnavailable) -> Routine[None]:
+    def _mend(self, error: StoreUnavailable) -> WriterRoutine[None]:
         """Replace broken connections. Raises StoreUnavailable when the policy says that the store is lost."""
         self._cut, self._cut_since = error, self._clock()
         outage = Outage(since=self._cut_since)

@@ -3,8 +3,8 @@
 The protocol is written as generators of two kinds:
 
 - a *move* yields store operations and receives their replies. Any store can perform it to its end;
-- a *routine* also rests until something changes, and may ask for a new connection. It needs a driver: a node's threads,
-  or the simulation's scheduler.
+- a *routine* also rests until something changes, and that of a node's writer may ask for new connections. It needs a
+  driver: a node's threads, or the simulation's scheduler.
 
 So the same code runs on a TCPStore, on the simulated store and under a counting wrapper, and a simulated crash can fall
 between any two operations. Nothing here performs anything.
@@ -117,7 +117,8 @@ CHANGED = Rest()
 
 T = TypeVar("T")
 Move = Generator[Op, Any, T]
-Routine = Generator[Op | Rest | Connect, Any, T]
+Routine = Generator[Op | Rest, Any, T]
+WriterRoutine = Generator[Op | Rest | Connect, Any, T]
 
 
 class InDoubt(StoreUnavailable):

@@ -34,14 +34,14 @@ class Kernel:
         self.random = rng.random
         self.now = 0.0
         self.steps = 0
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._pushed = 0
 
-    def at(self, time: float, act: Callable[..., None], *args: Any) -> None:
+    def at(self, time: float, act: Callable[..., object], *args: Any) -> None:
         self._pushed += 1
         heapq.heappush(self._heap, (time, self._pushed, act, args))
 
-    def soon(self, act: Callable[..., None], *args: Any) -> None:
+    def soon(self, act: Callable[..., object], *args: Any) -> None:
         self._pushed += 1
         heapq.heappush(self._heap, (self.now + self.random() * THREAD_LAG_S, self._pushed, act, args))
 
@@ -141,20 +141,20 @@ class Thread:
             self.is_done = True
             process.on_thread_death(self, thrown)
             return
-        kind = type(request)
-        if kind is Call:
+        self._wait_for(request, ticket)
+
+    def _wait_for(self, request: Request, ticket: int) -> None:
+        process, kernel = self.process, self.process.kernel
+        if isinstance(request, Call):
             request.connection.call(self, ticket, request.op)
             if request.timeout_s is not None:
-                kernel = process.kernel
                 expires_at = kernel.now + request.timeout_s / process.rate
                 kernel.at(expires_at, process.deliver, request.connection.time_out, self, ticket)
             return
-        if kind is Wait:
+        if isinstance(request, Wait):
             request.condition.waiting.append((self, ticket, request.is_ready))
-            if request.seconds is None:
-                return
-        kernel = process.kernel
-        kernel.at(kernel.now + max(request.seconds / process.rate, SHORTEST_S), self.resume, ticket, False)
+        if request.seconds is not None:
+            kernel.at(kernel.now + max(request.seconds / process.rate, SHORTEST_S), self.resume, ticket, False)
 
     def interrupt(self, error: BaseException) -> None:
         """Raise in the thread when it next runs, as a signal handler does in the main thread."""
@@ -353,7 +353,7 @@ class Connection:
         arrives_at = self.next_arrival(self.delays.draw(kernel))
         kind = type(op)
         if kind in _UNACKNOWLEDGED:
-            if kind is MultiSet and len(op.keys) > 1 and kernel.random() < TORN:
+            if isinstance(op, MultiSet) and len(op.keys) > 1 and kernel.random() < TORN:
                 kernel.at(arrives_at, self.server.take, self, self._apply_part, op)
                 arrives_at = self.next_arrival(kernel.random() * TORN_S)
                 kernel.at(arrives_at, self.server.take, self, self.server.store.apply, op)

@@ -11,7 +11,7 @@ from ft_rendezvous.core.model import Head, Outcome
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.node_loop import NodeLoop
-from ft_rendezvous.protocol.ops import Check, Connect, Get, Move, Rest, Routine
+from ft_rendezvous.protocol.ops import Check, Connect, Get, Move, Rest, Routine, WriterRoutine
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.store.raw_client import GREETING_TIMEOUT_S
 from tests.sim.kernel import Call, Condition, Connection, Process, Thread, Wait
@@ -83,7 +83,7 @@ class SimLink:
 
     def _drive(
         self,
-        routine: Routine[Any],
+        routine: Routine[Any] | WriterRoutine[Any],
         connection: Callable[[], Connection] | None = None,
         timeout_s: float | None = None,
     ) -> Steps:
@@ -91,13 +91,13 @@ class SimLink:
         try:
             request = routine.send(None)
             while True:
-                if type(request) is Rest:
+                if isinstance(request, Rest):
                     yield Wait(self._changed, request.seconds, request.until)
                     request = routine.send(None)
                     continue
                 assert connection is not None
                 try:
-                    if type(request) is Connect:
+                    if isinstance(request, Connect):
                         reply = yield from self._reconnect()
                     else:
                         reply = yield Call(connection(), request, timeout_s)
