@@ -187,7 +187,7 @@ class Faults:
         node, pause_s = self._victim(), self._pause_s()
         if node is not None:
             rng = self._rng
-            node.trap = Trap(rng.randrange(3), rng.random() < 0.3, lambda: self._stop(node, pause_s), thread="ear")
+            node.trap = Trap(rng.randrange(3), rng.random() < 0.3, lambda: self._stop(node, pause_s), thread="listener")
 
     def slow_down(self) -> None:
         node = self._victim()
