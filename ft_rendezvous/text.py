@@ -12,6 +12,8 @@ NAMED = 8
 
 MAX_TEXT_CHARS = 4096
 MAX_REASON_CHARS = 200
+MAX_NAME_CHARS = 200
+"""Of a domain or a unit: every arrival carries the name."""
 
 
 def one_line(text: str) -> str:

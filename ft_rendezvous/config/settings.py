@@ -311,7 +311,7 @@ def settings_table() -> str:
 
 def _find_place(run: RunSettings, given: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str | None]:
     """This node's domain and unit: what is given, else what the run's sources say. Raises if one is missing."""
-    place = topology.Place(env.get("SLURMD_NODENAME") or socket.gethostname(), env)
+    place = topology.SourceInput(env.get("SLURMD_NODENAME") or socket.gethostname(), env)
     domain_id, unit_id = given.get("domain_id"), given.get("unit_id")
     if domain_id is not None:
         domain_id = topology.check_name("domain", domain_id, place)

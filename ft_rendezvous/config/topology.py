@@ -17,26 +17,24 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.text import MAX_NAME_CHARS
 
-COMMAND_S = 30.0
+COMMAND_TIMEOUT_S = 30.0
 """How long a command may take; nvidia-smi has been seen to take ten seconds on a machine that has just started."""
 
-MOST_BYTES = 4 << 20
+MAX_OUTPUT_BYTES = 4 << 20
 """Of a command's output; `nvidia-smi -q` prints about 10 KB per GPU."""
-
-LONGEST = 200
-"""Of a name, in characters: it travels in every arrival."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceInput:
     """What a source may look at."""
 
     hostname: str
     env: Mapping[str, str]
 
 
-def find_name(key: str, source: str, place: Place) -> str:
+def find_name(key: str, source: str, place: SourceInput) -> str:
     """What the source says of this node. Raises ConfigError, naming the setting, the node and the next step."""
     kind, detail = split_source(key, source)
     try:
@@ -46,13 +44,13 @@ def find_name(key: str, source: str, place: Place) -> str:
     return check_name(f"{key}={source}", name, place)
 
 
-def check_name(origin: str, name: str, place: Place) -> str:
+def check_name(origin: str, name: str, place: SourceInput) -> str:
     """A name that can travel in every arrival, and be told in a log line."""
     name = name.strip()
-    if not name or len(name) > LONGEST or not name.isprintable():
+    if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
         raise ConfigError(
-            f"{origin} says {name[:LONGEST]!r} of node {place.hostname}: "
-            f"make it one printable line of at most {LONGEST} characters"
+            f"{origin} says {name[:MAX_NAME_CHARS]!r} of node {place.hostname}: "
+            f"make it one printable line of at most {MAX_NAME_CHARS} characters"
         )
     return name
 
@@ -80,14 +78,14 @@ class _NotFound(Exception):
     """The source says nothing of this node; the message says why, and what to do."""
 
 
-def _from_env(name: str, place: Place) -> str:
+def _from_env(name: str, place: SourceInput) -> str:
     value = place.env.get(name, "")
     if not value.strip():
         raise _NotFound(f"{name} is not set in its environment: set it before torchrun starts")
     return value
 
 
-def _from_slurm(level: str, place: Place) -> str:
+def _from_slurm(level: str, place: SourceInput) -> str:
     """The path to the switch or block so many levels above the node: what shares its upper part sorts together."""
     address = place.env.get("SLURM_TOPOLOGY_ADDR", "")
     kinds = place.env.get("SLURM_TOPOLOGY_ADDR_PATTERN") or address
@@ -104,14 +102,14 @@ def _from_slurm(level: str, place: Place) -> str:
     return ".".join(above[:depth])
 
 
-def _from_hostname(regex: str, place: Place) -> str:
+def _from_hostname(regex: str, place: SourceInput) -> str:
     match = re.search(regex, place.hostname)
     if match is None:
         raise _NotFound("its name does not match: change the expression, or give this node its own domain= or unit=")
     return "-".join(filter(None, match.groups())) or match.group()
 
 
-def _from_nvlink(_: str, place: Place) -> str:
+def _from_nvlink(_: str, place: SourceInput) -> str:
     """The NVLink domain and partition of the GPUs: what the fabric manager calls cluster and clique."""
     found: set[str] = set()
     for fabric in _fabrics(_run(["nvidia-smi", "-q"], "nvidia-smi -q", place)):
@@ -153,14 +151,14 @@ def _fabrics(text: str) -> list[dict[str, str]]:
     return fabrics
 
 
-def _from_command(command: str, place: Place) -> str:
+def _from_command(command: str, place: SourceInput) -> str:
     lines = _run(["/bin/sh", "-c", command], "the command", place).strip().splitlines()
     if len(lines) != 1:
         raise _NotFound(f"the command printed {len(lines)} lines: make it print one")
     return lines[0]
 
 
-def _run(command: list[str], called: str, place: Place) -> str:
+def _run(command: list[str], called: str, place: SourceInput) -> str:
     """What a command prints. Its end is its own: what it leaves in the background is not waited for."""
     with TemporaryFile() as out, TemporaryFile() as err:
         try:
@@ -170,9 +168,9 @@ def _run(command: list[str], called: str, place: Place) -> str:
         except (OSError, ValueError) as error:
             raise _NotFound(f"{called} could not be started: {error}: install it, or use another source") from error
         try:
-            exit_code = process.wait(COMMAND_S)
+            exit_code = process.wait(COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise _NotFound(f"{called} has not ended within {COMMAND_S:g} s: make it quicker") from None
+            raise _NotFound(f"{called} has not ended within {COMMAND_TIMEOUT_S:g} s: make it quicker") from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(OSError):
@@ -181,16 +179,16 @@ def _run(command: list[str], called: str, place: Place) -> str:
         told = _read(out)
         if exit_code != 0:
             said = (_read(err).strip() or told.strip() or "nothing").splitlines()[-1]
-            raise _NotFound(f"{called} exited with {exit_code} and said: {said[:LONGEST]}")
+            raise _NotFound(f"{called} exited with {exit_code} and said: {said[:MAX_NAME_CHARS]}")
         return told
 
 
 def _read(file: IO[bytes]) -> str:
     file.seek(0)
-    return file.read(MOST_BYTES).decode(errors="surrogateescape")
+    return file.read(MAX_OUTPUT_BYTES).decode(errors="surrogateescape")
 
 
-_FINDERS: Mapping[str, Callable[[str, Place], str]] = {
+_FINDERS: Mapping[str, Callable[[str, SourceInput], str]] = {
     "env": _from_env,
     "slurm-topology": _from_slurm,
     "hostname": _from_hostname,

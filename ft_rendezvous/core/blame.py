@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ft_rendezvous.core.model import AnyWhy, NodesDrain, RestartRequested, WorldGrows
 
-TIE_S = 0.01
+TIE_WINDOW_S = 0.01
 """Failures closer together than this have no order: nodes hear of the seal milliseconds apart."""
 
 
@@ -75,7 +75,7 @@ def first_failure(notes: Sequence[FailureNote]) -> FailureNote | None:
     timed = sorted((note for note in notes if note.after_s is not None), key=lambda note: note.after_s or 0.0)
     if not timed or len(timed) < len(notes):
         return notes[0] if len(notes) == 1 else None
-    if len(timed) > 1 and (timed[1].after_s or 0.0) - (timed[0].after_s or 0.0) < TIE_S:
+    if len(timed) > 1 and (timed[1].after_s or 0.0) - (timed[0].after_s or 0.0) < TIE_WINDOW_S:
         return None
     return timed[0]
 

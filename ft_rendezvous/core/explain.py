@@ -102,25 +102,25 @@ class Nowhere:
         return f"spare: it has no {self.what}"
 
 
-Reason = Kept | CameBack | Replaces | Moved | InOrder | Spare | TooFew | Torn | Nowhere
+PlacementReason = Kept | CameBack | Replaces | Moved | InOrder | Spare | TooFew | Torn | Nowhere
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlacementLine:
     """One node of a placement."""
 
     rank: int | None
     node: NodeInfo
-    reason: Reason
+    reason: PlacementReason
 
 
 def explain(
     placement: Placement, arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules
-) -> list[Line]:
+) -> list[PlacementLine]:
     """A line for every node, ranks first."""
     rank_before = {seat.incarnation: rank for rank, seat in enumerate(previous)}
     lines = [
-        Line(rank, arrived[name].node, _why_here(rank, arrived[name], previous, rank_before, arrived, rules))
+        PlacementLine(rank, arrived[name].node, _why_here(rank, arrived[name], previous, rank_before, arrived, rules))
         for rank, name in enumerate(placement.ranks)
     ]
     standbys = [arrived[incarnation].node for incarnation in placement.standbys]
@@ -128,7 +128,7 @@ def explain(
     for node in standbys:
         left[_pool_of(node, rules)].append(node)
     reasons = {pool: _why_spare(pool, nodes, rules) for pool, nodes in left.items()}
-    return lines + [Line(None, node, reasons[_pool_of(node, rules)]) for node in standbys]
+    return lines + [PlacementLine(None, node, reasons[_pool_of(node, rules)]) for node in standbys]
 
 
 def _why_here(  # noqa: PLR0917
@@ -138,7 +138,7 @@ def _why_here(  # noqa: PLR0917
     rank_before: Mapping[str, int],
     arrived: Mapping[str, Arrival],
     rules: PlacementRules,
-) -> Reason:
+) -> PlacementReason:
     was = rank_before.get(arrival.incarnation)
     if was is not None:
         return Kept() if was == rank else Moved(was)
@@ -155,7 +155,7 @@ def _pool_of(node: NodeInfo, rules: PlacementRules) -> str | None:
     return node.unit_id if rules.needs_unit else node.domain_id
 
 
-def _why_spare(pool: str | None, left: Sequence[NodeInfo], rules: PlacementRules) -> Reason:
+def _why_spare(pool: str | None, left: Sequence[NodeInfo], rules: PlacementRules) -> PlacementReason:
     """Why nodes of one domain, or unit, are left over."""
     where = "unit" if rules.needs_unit else "domain"
     if rules.block > 1 and pool is None:
@@ -176,7 +176,7 @@ class Outlook:
 
     lack: NeedsNodes | NeedsBlocks | None
     """Why it would not be."""
-    lines: Sequence[Line] = ()
+    lines: Sequence[PlacementLine] = ()
     world: tuple[Arrival, ...] | None = None
     cover: Cover | None = None
     is_smaller: bool = False
@@ -212,7 +212,7 @@ class Summary:
     new: int
     benched: int
     """Nodes of the last world that are here and have no rank any more."""
-    changes: tuple[tuple[int, str, Reason], ...]
+    changes: tuple[tuple[int, str, PlacementReason], ...]
     """Rank, node and reason of the first few that were not there before."""
     cover: Cover
     least: int | None

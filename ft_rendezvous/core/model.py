@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-FORMAT: Final = 3
+STORE_FORMAT: Final = 3
 """Version of everything written to the store. A record of another version is refused."""
 
 GROUP = "0"
@@ -74,7 +74,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_
     Arrays without names: half the bytes, and the coordinator reads them all at every look.
     """
 
-    v: Literal[3] = FORMAT
+    v: Literal[3] = STORE_FORMAT
     cycle_id: int
     incarnation: Incarnation
 
@@ -306,7 +306,7 @@ class Answer(msgspec.Struct, frozen=True):
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """Whose store this is and how the run stands: all that a newcomer needs."""
 
-    v: int = FORMAT
+    v: int = STORE_FORMAT
     run_id: str
     epoch: str
     settings: dict[str, str]

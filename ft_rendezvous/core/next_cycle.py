@@ -57,7 +57,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class DrainState:
     """Nodes of the world have been asked to give up their places."""
 
     nodes: tuple[str, ...]
@@ -76,7 +76,7 @@ class World:
 
     unfinished_count: int
     troubles: Sequence[AnyWhy]
-    drain: Drain | None
+    drain: DrainState | None
     growth: Growth | None
     is_at_checkpoint: bool
     """Whether a checkpoint was written since the last call."""

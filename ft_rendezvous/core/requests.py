@@ -8,10 +8,10 @@ import msgspec
 
 from ft_rendezvous.core.lifecycle import Phase
 from ft_rendezvous.core.model import Answer, Request, RequestKind, Verdict
-from ft_rendezvous.core.next_cycle import Drain
+from ft_rendezvous.core.next_cycle import DrainState
 from ft_rendezvous.text import NAMED
 
-LONGEST_ANSWER = 7 << 20
+MAX_ANSWER_BYTES = 7 << 20
 """In bytes. A TCPStore hangs up on whoever sets a value of more than 8 MiB, and that would be the coordinator."""
 
 
@@ -22,7 +22,7 @@ class Standing:
     phase: Phase
     cycle_id: int
     verdict: Verdict | None
-    drain: Drain | None
+    drain: DrainState | None
     found: tuple[str, ...]
     """Names of the live nodes a drain is about, and that are not draining yet."""
     roster: str = ""
@@ -41,7 +41,7 @@ def _judge(request: Request, run: Standing) -> tuple[bool, str]:
     match request.kind:
         case RequestKind.CLOSE:
             return True, "closed"
-        case RequestKind.ROSTER if len(msgspec.json.encode(run.roster)) > LONGEST_ANSWER:
+        case RequestKind.ROSTER if len(msgspec.json.encode(run.roster)) > MAX_ANSWER_BYTES:
             return False, "its roster is larger than what the store holds in one value"
         case RequestKind.ROSTER:
             return True, run.roster

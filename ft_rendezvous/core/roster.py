@@ -377,7 +377,9 @@ class Roster:
 
     def find(self, target: str) -> list[str]:
         """The live nodes an operator means: an infra rank, an address or `address:pid`."""
-        return [incarnation for incarnation, member in self.members.items() if target in called(member.arrival.node)]
+        return [
+            incarnation for incarnation, member in self.members.items() if target in operator_names(member.arrival.node)
+        ]
 
     def describe(self, incarnation: str) -> str:
         """A live node's name, with its rank if it has one."""
@@ -386,7 +388,7 @@ class Roster:
         return member.name + rank
 
 
-def called(node: NodeInfo) -> tuple[str, ...]:
+def operator_names(node: NodeInfo) -> tuple[str, ...]:
     """What an operator may call a node."""
     rank = () if node.infra_rank is None else (str(node.infra_rank),)
     return (*rank, *((node.addr, f"{node.addr}:{node.pid}") if node.addr else ()))

@@ -10,8 +10,7 @@ import msgspec
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import Arrival, NodeInfo
 from ft_rendezvous.core.roster import Roster
-
-LONGEST_NAME = 200
+from ft_rendezvous.text import MAX_NAME_CHARS
 
 
 class SnapshotNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -92,8 +91,10 @@ def _check_infra_ranks(nodes: Sequence[SnapshotNode]) -> None:
 
 
 def _arrival(number: int, node: SnapshotNode) -> Arrival:
-    if (node.infra_rank or 0) < 0 or max(len(node.domain or ""), len(node.unit or "")) > LONGEST_NAME:
-        raise ValueError(f"node {number} of the file: infra_rank is at least 0, a name at most {LONGEST_NAME} letters")
+    if (node.infra_rank or 0) < 0 or max(len(node.domain or ""), len(node.unit or "")) > MAX_NAME_CHARS:
+        raise ValueError(
+            f"node {number} of the file: infra_rank is at least 0, a name at most {MAX_NAME_CHARS} letters"
+        )
     if node.infra_rank is None and not node.addr:
         raise ValueError(f"node {number} of the file has neither infra_rank nor addr: nobody could tell which it is")
     info = NodeInfo(addr=node.addr, pid=node.pid, infra_rank=node.infra_rank, domain_id=node.domain, unit_id=node.unit)

@@ -52,13 +52,13 @@ class _Unfit(Exception):
 
 
 class StoreSocket:
-    """One connection for one thread, which may block on it for as long as it takes, or as `patience_s` says."""
+    """One connection for one thread, which may block on it for as long as it takes, or as `timeout_s` says."""
 
-    def __init__(self, host: str, port: int, patience_s: float | None = None) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float | None = None) -> None:
         self._endpoint = format_endpoint(host, port)
         try:
             self._socket = _greet(host, port)
-            self._socket.settimeout(patience_s)
+            self._socket.settimeout(timeout_s)
         except _Unfit as unfit:
             raise StoreUnavailable(self._endpoint, str(unfit.found)) from unfit
 

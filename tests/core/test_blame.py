@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ft_rendezvous.core.blame import TIE_S, BlameRules, FailureNote, Ledger, Settlement, first_failure
+from ft_rendezvous.core.blame import TIE_WINDOW_S, BlameRules, FailureNote, Ledger, Settlement, first_failure
 
 RULES = BlameRules(max_cycles=0, max_node_failures=0, quarantine_s=60.0, crash_loop=0, crash_loop_s=10.0)
 
@@ -44,7 +44,7 @@ def fail(
         pytest.param({"a": 1.0}, "a", id="one"),
         pytest.param({"a": None}, "a", id="one whom nobody watched"),
         pytest.param({"a": 2.0, "b": 1.0, "c": 1.5}, "b", id="the earliest, whatever the order of reading"),
-        pytest.param({"a": 1.0, "b": 1.0 + TIE_S / 2}, None, id="a tie blames nobody"),
+        pytest.param({"a": 1.0, "b": 1.0 + TIE_WINDOW_S / 2}, None, id="a tie blames nobody"),
         pytest.param({"a": 1.0, "b": 2.0, "c": 2.0}, "a", id="a tie for the second place is none"),
         pytest.param({"a": 1.0, "b": None}, None, id="one that nobody watched may have been the first"),
     ],
@@ -59,7 +59,7 @@ def test_whoever_is_blamed_was_earlier_than_everybody_by_more_than_a_tie(times: 
     notes = [note(str(index), after_s) for index, after_s in enumerate(times)]
     found = first_failure(notes)
     if found is not None:
-        assert all(other is found or (other.after_s or 0.0) - (found.after_s or 0.0) >= TIE_S for other in notes)
+        assert all(other is found or (other.after_s or 0.0) - (found.after_s or 0.0) >= TIE_WINDOW_S for other in notes)
 
 
 # --- the run's budget -------------------------------------------------------------------------------

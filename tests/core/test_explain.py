@@ -14,10 +14,10 @@ from ft_rendezvous.core.explain import (
     CameBack,
     InOrder,
     Kept,
-    Line,
     Moved,
     Nowhere,
-    Reason,
+    PlacementLine,
+    PlacementReason,
     Replaces,
     Spare,
     Summary,
@@ -49,7 +49,7 @@ AGAIN = seat(12, 2, "A")
 class Case:
     """A cycle, one of its nodes, and what is said of it."""
 
-    reason: Reason
+    reason: PlacementReason
     text: str
     of: Arrival
     arrived: Sequence[Arrival]
@@ -119,7 +119,7 @@ CASES = [
 ]
 
 
-def lines_of(case: Case) -> list[Line]:
+def lines_of(case: Case) -> list[PlacementLine]:
     arrived = by_name(case.arrived)
     size = case.rules.world_size(capacity_of(case.arrived, case.rules))
     return explain(place(arrived, case.previous, size, case.rules), arrived, case.previous, case.rules)
@@ -133,13 +133,13 @@ def test_reason(case: Case) -> None:
 
 
 def test_there_is_a_case_of_every_reason() -> None:
-    assert {type(case.reason) for case in CASES} == set(get_args(Reason))
+    assert {type(case.reason) for case in CASES} == set(get_args(PlacementReason))
 
 
 # --- every node -------------------------------------------------------------------------------------
 
 
-def explained(world: World) -> list[Line]:
+def explained(world: World) -> list[PlacementLine]:
     return explain(placed(world), by_name(world.arrived), world.previous, world.rules)
 
 

@@ -6,17 +6,17 @@ import pytest
 
 from ft_rendezvous.core.lifecycle import Phase
 from ft_rendezvous.core.model import Request, RequestKind, Verdict, VerdictKind
-from ft_rendezvous.core.next_cycle import Drain
+from ft_rendezvous.core.next_cycle import DrainState
 from ft_rendezvous.core.requests import Standing, decide_request
 
 RESTART, DRAIN, CLOSE, ROSTER = RequestKind.RESTART, RequestKind.DRAIN, RequestKind.CLOSE, RequestKind.ROSTER
-COVERED = Drain(("n1",), 100.0, is_covered=True, is_total=False)
-UNCOVERED = Drain(("n1",), 100.0, is_covered=False, is_total=True)
+COVERED = DrainState(("n1",), 100.0, is_covered=True, is_total=False)
+UNCOVERED = DrainState(("n1",), 100.0, is_covered=False, is_total=True)
 
 
 def run(
     phase: Phase = Phase.SEALED,
-    drain: Drain | None = None,
+    drain: DrainState | None = None,
     found: tuple[str, ...] = (),
     verdict: Verdict | None = None,
     roster: str = "",
