@@ -8,9 +8,6 @@ hold values with commas, which torchrun splits on). The environment is read here
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,9 +21,7 @@ from ft_rendezvous.config.schema import (
     key_of,
     setting,
     values_for,
-    with_config_file,
 )
-from ft_rendezvous.config.state_settings import StateSettings
 from ft_rendezvous.core.blame import BlameRules
 from ft_rendezvous.core.capacity import PlacementRules, Policy, Ranks, Spread
 from ft_rendezvous.core.next_cycle import Grow
@@ -219,6 +214,35 @@ class NodeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StateSettings:
+    """Where a run's state is written and served; nothing of it unless one of the first two is set."""
+
+    directory: str | None = setting(
+        "state_dir", None, "Where the store host writes the run's events, one folder per run; see docs/state.md."
+    )
+    port: int | None = setting("state_port", None, "Where the store host serves the run's page, API and metrics.")
+    addr: str = setting("state_addr", "127.0.0.1", "At which of its addresses; one that is not loopback needs a token.")
+    token: str | None = setting(
+        "state_token",
+        None,
+        "What a client must know; better in FT_STATE_TOKEN, which `ps` does not show.",
+    )
+    history: int = setting("state_history", 100, "Of how many cycles to keep the placement; of older ones a summary.")
+    log_mb: int = setting("state_log_mb", 100, "How large a file of events may become before the next one is begun.")
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not 0 <= self.port < 65536:
+            raise ConfigError(f"state_port={self.port} is no port: 1 to 65535, or 0 for a free one")
+        if self.port is not None and not is_loopback(self.addr) and not self.token:
+            raise ConfigError(
+                f"state_addr={self.addr} can be reached from other machines: set FT_STATE_TOKEN to a secret on the "
+                "store host, or leave state_addr out and use ssh -L"
+            )
+        if self.log_mb < 1:
+            raise ConfigError("state_log_mb=0 leaves no room for events: make it 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     run: RunSettings
     node: NodeSettings
@@ -229,18 +253,6 @@ OWNERS = {RunSettings: "run", NodeSettings: "node", StateSettings: "host"}
 """Whose settings there are, and who must agree on them: all nodes, or nobody; some concern the store host alone."""
 
 
-def log_level(env: Mapping[str, str] | None = None) -> str:
-    """How much to log where nobody has configured logging."""
-    return (os.environ if env is None else env).get("FT_LOGLEVEL", "INFO").upper()
-
-
-def caught_signals(env: Mapping[str, str] | None = None) -> list[signal.Signals]:
-    """The signals on which torch's agent stops its workers and goes."""
-    env = os.environ if env is None else env
-    names = env.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(",")
-    return [signal.Signals[name.strip()] for name in names if name.strip() in signal.Signals.__members__]
-
-
 def parse_settings(
     *,
     endpoint: str,
@@ -248,31 +260,28 @@ def parse_settings(
     min_nodes: int,
     max_nodes: int,
     conf: Mapping[str, Any],
+    env: Mapping[str, str],
     local_addr: str | None = None,
-    env: Mapping[str, str] | None = None,
-    is_node: bool = True,
 ) -> Settings:
-    """All settings of a node, or of a host that is none, checked. Raises ConfigError with what to change."""
-    env = os.environ if env is None else env
+    """All settings, checked. Pure: `conf` holds what the TOML file adds, `env` is given, and no command is run.
+
+    Raises ConfigError, which says what to change.
+    """
+    assert "config" not in conf, "the file that `config` names was not read"
     host, port = parse_endpoint(endpoint)
     _check_reachable(host, env)
-    given = with_config_file(conf)
+    given = dict(conf)
     if "identical_workers" not in given and env.get("TORCH_ELASTIC_WORKER_IDENTICAL") and "FT_CYCLE_ID" not in env:
-        # Where there is a cycle, the variable is what an agent of this process, or around it, has put there.
+        # Where FT_CYCLE_ID is set, an agent of this backend has set the other variable for its own workers.
         given["identical_workers"] = env["TORCH_ELASTIC_WORKER_IDENTICAL"] == "1"
     check_known(given, {key for owner in OWNERS for key in fields_by_key(owner)} | IGNORED_KEYS | {"config"})
     run = RunSettings(run_id=run_id, min_nodes=min_nodes, max_nodes=max_nodes, **values_for(RunSettings, given))
-    from_conf = values_for(NodeSettings, given)
-    if is_node:
-        if "infra_rank" not in from_conf:
-            from_conf["infra_rank"] = _infra_rank_from(env)
-        from_conf |= _find_place(run, from_conf, env)
     node = NodeSettings(
         endpoint_host=host,
         endpoint_port=port,
         local_addr=local_addr,
         shares_store=env.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1",
-        **from_conf,
+        **values_for(NodeSettings, given),
     )
     token = given.get("state_token") or env.get("FT_STATE_TOKEN") or None
     state = StateSettings(**{**values_for(StateSettings, given), "token": token})
@@ -307,50 +316,6 @@ def settings_table() -> str:
 
 
 # --- parts ------------------------------------------------------------------------------------------
-
-
-def _find_place(run: RunSettings, given: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str | None]:
-    """This node's domain and unit: what is given, else what the run's sources say. Raises if one is missing."""
-    place = topology.SourceInput(env.get("SLURMD_NODENAME") or socket.gethostname(), env)
-    domain_id, unit_id = given.get("domain_id"), given.get("unit_id")
-    if domain_id is not None:
-        domain_id = topology.check_name("domain", domain_id, place)
-    elif env.get("FT_DOMAIN_ID", "").strip():
-        domain_id = topology.check_name("FT_DOMAIN_ID", env["FT_DOMAIN_ID"], place)
-    elif run.domain_from is not None:
-        domain_id = topology.find_name("domain_from", run.domain_from, place)
-    if unit_id is not None:
-        unit_id = topology.check_name("unit", unit_id, place)
-    elif run.unit_from is not None:
-        unit_id = topology.find_name("unit_from", run.unit_from, place)
-    _check_place(run, domain_id, unit_id, place.hostname)
-    return {"domain_id": domain_id, "unit_id": unit_id}
-
-
-def _check_place(run: RunSettings, domain_id: str | None, unit_id: str | None, hostname: str) -> None:
-    rules = run.placement_rules
-    if domain_id is None and rules.needs_domain:
-        needs = f"segment={run.segment}" if run.segment > 1 else f"spread={run.spread}"
-        raise ConfigError(
-            f"{needs} needs every node's domain, and node {hostname} has none: set domain_from (see "
-            "docs/placement.md), or on each node domain or FT_DOMAIN_ID"
-        )
-    if unit_id is None and rules.needs_unit:
-        raise ConfigError(
-            f"unit_size={run.unit_size} needs every node's unit, and node {hostname} has none: set unit_from, "
-            "for example unit_from=env:SLURM_ARRAY_TASK_ID, or on each node unit"
-        )
-
-
-def _infra_rank_from(env: Mapping[str, str]) -> int | None:
-    for name in ("FT_INFRA_RANK", "SLURM_PROCID", "SLURM_NODEID", "GROUP_RANK"):
-        text = env.get(name, "")
-        if text:
-            if not is_digits(text):
-                raise ConfigError(f"{name}={text} is not a rank: it must be an integer, 0 or more")
-            base = env.get("FT_INFRA_RANK_BASE", "") if name == "SLURM_PROCID" else ""
-            return int(text) + (int(base) if is_digits(base) else 0)
-    return None
 
 
 def _check_reachable(host: str, env: Mapping[str, str]) -> None:

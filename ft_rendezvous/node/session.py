@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ft_rendezvous.config.lint import remark_on
-from ft_rendezvous.config.settings import RunSettings, Settings, differing_keys
-from ft_rendezvous.config.state_settings import StateSettings
+from ft_rendezvous.config.settings import RunSettings, Settings, StateSettings, differing_keys
 from ft_rendezvous.core.model import Head, NodeInfo
 from ft_rendezvous.env_names import MARKER_VARIABLE
 from ft_rendezvous.errors import ConfigError, StoreUnavailable

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from ft_rendezvous.config.lint import remark_on
-from ft_rendezvous.config.settings import RunSettings, parse_settings
+from ft_rendezvous.config.load import load_settings
+from ft_rendezvous.config.settings import RunSettings
 
 
 def run_of(nnodes: tuple[int, int], conf: dict[str, Any]) -> RunSettings:
     least, most = nnodes
-    return parse_settings(
-        endpoint="h:1", run_id="r", min_nodes=least, max_nodes=most, conf=conf, env={}, is_node=False
-    ).run
+    return load_settings(endpoint="h:1", run_id="r", min_nodes=least, max_nodes=most, conf=conf, env={}).run
 
 
 @pytest.mark.parametrize(

@@ -13,20 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ft_rendezvous.config.addresses import DEFAULT_PORT, format_endpoint, parse_endpoint
-from ft_rendezvous.config.settings import (
-    OWNERS,
-    Settings,
-    differing_keys,
-    log_level,
-    parse_settings,
-    settings_table,
-)
+from ft_rendezvous.config.load import load_settings, locate_node, log_level
+from ft_rendezvous.config.settings import OWNERS, Settings, differing_keys, settings_table
 from ft_rendezvous.core.capacity import Policy, Ranks, Spread
 from ft_rendezvous.core.next_cycle import Grow
 from ft_rendezvous.errors import ConfigError
 
 
-def parse(conf: dict[str, Any] | None = None, **changes: Any) -> Settings:
+def parse(conf: dict[str, Any] | None = None, *, is_node: bool = True, **changes: Any) -> Settings:
+    """The settings of a node, or of a host that is none."""
     given: dict[str, Any] = {
         "endpoint": "head:29400",
         "run_id": "job",
@@ -35,7 +30,9 @@ def parse(conf: dict[str, Any] | None = None, **changes: Any) -> Settings:
         "conf": conf or {},
         "env": {},
     }
-    return parse_settings(**{**given, **changes})
+    given |= changes
+    settings = load_settings(**given)
+    return locate_node(settings, given["env"]) if is_node else settings
 
 
 # --- keys and values --------------------------------------------------------------------------------
@@ -467,10 +464,18 @@ def test_a_node_of_which_enough_is_known_is_fine(conf: dict[str, str]) -> None:
         {"segment": "2", "unit_size": "2", "domain_from": "env:RACK", "unit_from": "env:RACK"},
     ],
 )
-def test_a_host_that_is_no_node_is_nowhere_and_asks_nobody(conf: dict[str, str]) -> None:
+def test_a_host_that_is_no_node_has_no_location_and_asks_no_source(conf: dict[str, str]) -> None:
     parsed = parse(conf, env={"RACK": "rack3"}, is_node=False)
     assert (parsed.node.domain_id, parsed.node.unit_id) == (None, None)
     assert parsed.run.as_dict() != parse().run.as_dict()
+
+
+def test_only_locating_a_node_runs_its_source(tmp_path: Path) -> None:
+    mark = tmp_path / "was run"
+    settings = parse({"domain_from": f"command:touch '{mark}' && echo rack3"}, is_node=False)
+    assert not mark.exists()
+    assert locate_node(settings, {"PATH": "/usr/bin:/bin"}).node.domain_id == "rack3"
+    assert mark.exists()
 
 
 @pytest.mark.parametrize("key", ["domain_from", "unit_from"])
@@ -686,7 +691,7 @@ def test_a_name_is_text(value: object) -> None:
         parse({"domain": value})
 
 
-def test_whoever_gives_an_infra_rank_need_not_have_a_good_one_in_the_environment() -> None:
+def test_a_given_infra_rank_wins_over_a_bad_one_in_the_environment() -> None:
     env = {"SLURM_PROCID": "x", "FT_INFRA_RANK": "y"}
     assert parse({"infra_rank": "3"}, env=env).node.infra_rank == 3
     assert parse(env=env, is_node=False).node.infra_rank is None

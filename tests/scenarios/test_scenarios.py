@@ -80,7 +80,6 @@ class Stage:
             max_nodes=int(high or low),
             conf=conf,
             env={},
-            is_node=False,
         ).run
         self._cluster = Cluster(settings, SimStore(), self._tell_entry, self._tell_news)
 
