@@ -20,12 +20,12 @@ from ft_rendezvous.errors import ConfigError
 
 
 def log_level(env: Mapping[str, str] | None = None) -> str:
-    """How much to log where nobody has configured logging."""
+    """The log level to use if the program has not configured logging."""
     return (os.environ if env is None else env).get("FT_LOGLEVEL", "INFO").upper()
 
 
 def caught_signals(env: Mapping[str, str] | None = None) -> list[signal.Signals]:
-    """The signals on which torch's agent stops its workers and goes."""
+    """The signals at which torch's agent stops its workers and leaves."""
     env = os.environ if env is None else env
     names = env.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(",")
     return [signal.Signals[name.strip()] for name in names if name.strip() in signal.Signals.__members__]

@@ -1,8 +1,9 @@
 """Settings: parsed and checked once, then frozen.
 
-`RunSettings` must agree on all nodes of a run, `NodeSettings` are one node's own. Both come from
-`--rdzv-conf k=v,...`; a TOML file named by `config=<path>` fills in what the command line leaves out (and can
-hold values with commas, which torchrun splits on). The environment is read here and in `launch/` alone.
+`RunSettings` must be the same on all nodes of a run. `NodeSettings` may differ from node to node. `StateSettings`
+matter on the store host only. All come from `--rdzv-conf k=v,...`. A TOML file, named by `config=<path>`, adds what the
+command line does not give; it can hold values with commas, at which torchrun splits. This module reads nothing: `load`
+does.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ft_rendezvous.core.sealing import SealRules
 from ft_rendezvous.errors import ConfigError
 
 IGNORED_KEYS = frozenset(
-    # Of c10d's dynamic rendezvous and of torchrun itself: accepted, so that one word changes in a command.
+    # Keys of the c10d backend and of torchrun. They are accepted, so that only the backend changes in a command.
     {"timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt"}
     | {"read_timeout", "store_type", "rank"}
 )
@@ -37,68 +38,78 @@ IGNORED_KEYS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What all nodes of a run must agree on."""
+    """The settings that must be the same on all nodes of a run."""
 
     run_id: str
     min_nodes: int
     max_nodes: int
-    lease_s: float = setting("lease_timeout", 5.0, "A node that is not heard of for this long is dead.")
-    beat_s: float = setting("beat_interval", 1.0, "How often a node renews its lease.")
+    lease_s: float = setting(
+        "lease_timeout", 5.0, "A node that does not renew its lease for this long is dead, in seconds."
+    )
+    beat_s: float = setting("beat_interval", 1.0, "How often a node renews its lease, in seconds.")
     join_s: float = setting(
-        "join_timeout", 600.0, "How long a cycle waits for enough nodes, and a node for the store, in seconds."
+        "join_timeout", 600.0, "How long a cycle waits for enough nodes, and a node waits for the store, in seconds."
     )
     last_call_s: float = setting(
         "last_call_timeout",
         45.0,
-        "How long a cycle waits for survivors that are stopping workers, and an elastic one for a larger world.",
+        "How long a cycle waits for survivors that stop their workers, and an elastic cycle for a larger world.",
     )
     settle_s: float = setting(
-        "settle_s", 0.0, "How long to let more nodes come once there are enough, or once a world can grow."
+        "settle_s", 0.0, "How long to wait for more nodes when there are enough, or when a world can grow."
     )
     store_grace_s: float = setting(
-        "store_grace", 3.0, "How long the store host stays for nodes that lost their lease in the exit barrier."
+        "store_grace",
+        3.0,
+        "How long the store host waits at the end for nodes that lost their lease in the exit barrier.",
     )
     max_cycles: int = setting(
-        "max_cycles", 0, "The run's restart budget: so many cycles may end because workers failed; 0 is no limit."
+        "max_cycles",
+        0,
+        "The run's restart budget: the run fails when workers have failed in this many cycles. 0: no limit.",
     )
     max_node_failures: int = setting(
-        "max_node_failures", 3, "A node whose workers were the first to fail so often is quarantined; 0: never."
+        "max_node_failures", 3, "A node whose workers were the first to fail this often is quarantined. 0: never."
     )
-    quarantine_s: float = setting("quarantine_s", 3600.0, "How long a quarantined node may not come back.")
+    quarantine_s: float = setting("quarantine_s", 3600.0, "How long a quarantined node may not come back, in seconds.")
     crash_loop: int = setting(
-        "crash_loop", 5, "So many cycles in a row that fail at their start on one error end the run; 0: never."
+        "crash_loop",
+        5,
+        "The run fails when this many cycles in a row fail at their start with the same error. 0: never.",
     )
-    crash_loop_s: float = setting("crash_loop_s", 30.0, "What counts as the start of a cycle.")
+    crash_loop_s: float = setting(
+        "crash_loop_s", 30.0, "How long the start of a cycle is, for `crash_loop`, in seconds."
+    )
     drain_grace_s: float = setting(
-        "drain_grace_s", 60.0, "How long a draining node trains on, unless a worker says at_checkpoint() before."
+        "drain_grace_s", 60.0, "How long a draining node still trains, unless a worker calls at_checkpoint() earlier."
     )
-    segment: int = setting(
-        "segment", 1, "Nodes come in blocks of so many, with consecutive node ranks, within one domain."
+    segment: int = setting("segment", 1, "Each block of this many consecutive node ranks is within one domain.")
+    unit_size: int = setting(
+        "unit_size", 1, "This many nodes of one `unit` train together, or none of them. 1: no units."
     )
-    unit_size: int = setting("unit_size", 1, "So many nodes of one `unit` train together, or not at all; 1: no units.")
     ranks: Ranks = setting(
-        "ranks", Ranks.STICKY, "`sticky`: survivors keep their ranks; `topology`: every cycle is placed anew."
+        "ranks", Ranks.STICKY, "`sticky`: survivors keep their ranks. `topology`: every cycle is placed like the first."
     )
     spread: Spread = setting(
         "spread",
         Spread.NONE,
-        "`domains`: choose who trains so that every domain keeps spares; `none`: fill domains up.",
+        "`none`: use up one domain after the other. `domains`: leave spares in every domain.",
     )
     policy: Policy = setting(
-        "policy", Policy.FIXED, "`fixed`: MIN nodes train; `elastic`: as many as there are, from MIN to MAX."
+        "policy", Policy.FIXED, "`fixed`: MIN nodes train. `elastic`: all available nodes train, from MIN to MAX."
     )
     grow: Grow = setting(
-        "grow", Grow.NOW, "When an elastic world takes in more: `now`, at the `next` cycle, at a worker's `checkpoint`."
+        "grow", Grow.NOW, "When an elastic world grows: `now`, at the `next` cycle, or at a worker's `checkpoint`."
     )
     domain_from: str | None = setting(
-        "domain_from", None, "Where nodes find their domains, see docs/placement.md; `domain` and FT_DOMAIN_ID win."
+        "domain_from", None, "Where nodes find their domains; see docs/placement.md. `domain` and FT_DOMAIN_ID win."
     )
-    unit_from: str | None = setting("unit_from", None, "The same for their units; `unit` wins.")
+    unit_from: str | None = setting("unit_from", None, "Where nodes find their units. `unit` wins.")
     has_identical_workers: bool = setting(
         "identical_workers",
         False,
-        "Every node has as many workers, of one role, so that torch need not count them; else as "
-        "TORCH_ELASTIC_WORKER_IDENTICAL says.",
+        "Every node has the same number of workers, with one role: torch need not count them. "
+        "Default: TORCH_ELASTIC_WORKER_IDENTICAL.",
     )
 
     def __post_init__(self) -> None:
@@ -122,9 +133,11 @@ class RunSettings:
     def _check_blocks(self) -> None:
         for key, size in (("segment", self.segment), ("unit_size", self.unit_size)):
             if size < 1:
-                raise ConfigError(f"{key}=0 would place nobody: leave it out, or make it 1 or more")
+                raise ConfigError(f"{key}=0 would place no node: leave it out, or make it 1 or more")
         if self.unit_size > 1 and self.unit_size % self.segment:
-            raise ConfigError(f"unit_size={self.unit_size} is no multiple of segment={self.segment}: units train whole")
+            raise ConfigError(
+                f"unit_size={self.unit_size} is not a multiple of segment={self.segment}: a unit holds whole segments"
+            )
         rules = self.placement_rules
         if self.min_nodes % rules.block:
             key = "unit_size" if rules.needs_unit else "segment"
@@ -167,7 +180,7 @@ class RunSettings:
         )
 
     def as_dict(self) -> dict[str, str]:
-        """By the names users know."""
+        """The values as text, by their `--rdzv-conf` keys."""
         values = {key_of(item): getattr(self, item.name) for item in dataclasses.fields(self)}
         named = {key: str(value) for key, value in values.items() if value is not None}
         named["nnodes"] = f"{named.pop('min_nodes')}:{named.pop('max_nodes')}"
@@ -177,33 +190,39 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """One node's own."""
+    """The settings of one node. They may differ from node to node."""
 
     endpoint_host: str
     endpoint_port: int
     local_addr: str | None = None
     infra_rank: int | None = setting(
-        "infra_rank", None, "This node's place in the infrastructure; see docs/placement.md for what is looked at else."
+        "infra_rank",
+        None,
+        "This node's place in the infrastructure. Default: from the environment; see docs/placement.md.",
     )
-    domain_id: str | None = setting("domain", None, "What shares a fast fabric with this node; else FT_DOMAIN_ID.")
-    unit_id: str | None = setting("unit", None, "The allocation unit this node is a part of.")
+    domain_id: str | None = setting(
+        "domain", None, "The name of the fabric or switch that this node shares with others. Default: FT_DOMAIN_ID."
+    )
+    unit_id: str | None = setting("unit", None, "The name of the allocation unit to which this node belongs.")
     is_host: bool | None = setting(
-        "is_host", None, "Whether this node hosts the store; else whether the endpoint names this machine."
+        "is_host", None, "Whether this node hosts the store. Default: whether the endpoint names this machine."
     )
     health_check: str | None = setting(
         "health_check", None, "A command that must succeed before this node joins, and before it comes back."
     )
-    health_check_s: float = setting("health_check_timeout", 60.0, "How long it may take.")
+    health_check_s: float = setting("health_check_timeout", 60.0, "How long the health check may take, in seconds.")
     checks_gpus: bool = setting(
-        "gpu_check", True, "Whether to run nvidia-resiliency-ext's GPU and NIC checks, where it and a GPU are there."
+        "gpu_check",
+        True,
+        "Whether to run the GPU and NIC checks of nvidia-resiliency-ext, if it is installed and a GPU is there.",
     )
     verdict_file: str | None = setting(
-        "verdict_file", None, "Where the store host writes how the run ended, as JSON, before anybody hears of it."
+        "verdict_file", None, "The JSON file to which the store host writes the verdict, before it closes the run."
     )
     exit_command: str | None = setting(
         "exit_command",
         None,
-        "A command that a node runs last of all, with FT_VERDICT (`unknown`: the store was lost), FT_IS_RETRYABLE.",
+        "A command that a node runs at its very end, with FT_VERDICT (`unknown`: the store was lost), FT_IS_RETRYABLE.",
     )
     shares_store: bool = True
     """Whether workers use the cycle's bootstrap store (torch's TORCH_DISABLE_SHARE_RDZV_TCP_STORE)."""
@@ -215,24 +234,32 @@ class NodeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StateSettings:
-    """Where a run's state is written and served; nothing of it unless one of the first two is set."""
+    """Where the store host writes and serves the state of a run. It does neither unless one of the first two is set."""
 
     directory: str | None = setting(
-        "state_dir", None, "Where the store host writes the run's events, one folder per run; see docs/state.md."
+        "state_dir",
+        None,
+        "The directory for the run's events, one folder per run, on the store host; see docs/state.md.",
     )
-    port: int | None = setting("state_port", None, "Where the store host serves the run's page, API and metrics.")
-    addr: str = setting("state_addr", "127.0.0.1", "At which of its addresses; one that is not loopback needs a token.")
+    port: int | None = setting(
+        "state_port", None, "The port at which the store host serves the run's page, API and metrics."
+    )
+    addr: str = setting(
+        "state_addr", "127.0.0.1", "The address at which it serves them. An address that is not loopback needs a token."
+    )
     token: str | None = setting(
         "state_token",
         None,
-        "What a client must know; better in FT_STATE_TOKEN, which `ps` does not show.",
+        "The secret that a client must send. Better set it in FT_STATE_TOKEN, which `ps` does not show.",
     )
-    history: int = setting("state_history", 100, "Of how many cycles to keep the placement; of older ones a summary.")
-    log_mb: int = setting("state_log_mb", 100, "How large a file of events may become before the next one is begun.")
+    history: int = setting(
+        "state_history", 100, "For how many cycles to keep the placement. Older cycles keep a summary."
+    )
+    log_mb: int = setting("state_log_mb", 100, "The size of a file of events at which the next file begins, in MB.")
 
     def __post_init__(self) -> None:
         if self.port is not None and not 0 <= self.port < 65536:
-            raise ConfigError(f"state_port={self.port} is no port: 1 to 65535, or 0 for a free one")
+            raise ConfigError(f"state_port={self.port} is not a port: use 1 to 65535, or 0 for a free one")
         if self.port is not None and not is_loopback(self.addr) and not self.token:
             raise ConfigError(
                 f"state_addr={self.addr} can be reached from other machines: set FT_STATE_TOKEN to a secret on the "
@@ -250,7 +277,7 @@ class Settings:
 
 
 OWNERS = {RunSettings: "run", NodeSettings: "node", StateSettings: "host"}
-"""Whose settings there are, and who must agree on them: all nodes, or nobody; some concern the store host alone."""
+"""The scope of each class: `run` must be the same on all nodes, `node` may differ, `host` is for the store host."""
 
 
 def parse_settings(
@@ -289,13 +316,13 @@ def parse_settings(
 
 
 def rules_from(min_nodes: int, max_nodes: int, conf: Mapping[str, Any]) -> PlacementRules:
-    """Placement rules that belong to no run, checked as a run's are."""
+    """Placement rules without a run, checked like those of a run."""
     values = values_for(RunSettings, conf)
     return RunSettings(run_id="none", min_nodes=min_nodes, max_nodes=max_nodes, **values).placement_rules
 
 
 def differing_keys(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """What two nodes of one run disagree on, with both values."""
+    """The settings that differ between a node and its run, with both values."""
     return [
         f"{key} (here {mine.get(key, 'unset')}, the run has {theirs.get(key, 'unset')})"
         for key in sorted({*mine, *theirs})
@@ -304,14 +331,14 @@ def differing_keys(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[s
 
 
 def settings_table() -> str:
-    """The settings as a markdown table; the docs include this text and a test compares them."""
+    """The settings as a Markdown table. The docs contain it, and a test compares them."""
     rows = ["| `--rdzv-conf` key | default | scope | meaning |", "|---|---|---|---|"]
     for owner, scope in OWNERS.items():
         for item in dataclasses.fields(owner):
             if "key" in item.metadata:
                 default = "" if item.default is None else f"`{item.default}`"
                 rows.append(f"| `{item.metadata['key']}` | {default} | {scope} | {item.metadata['doc']} |")
-    rows.append("| `config` | | node | A TOML file with any of these; the command line wins. |")
+    rows.append("| `config` | | node | A TOML file with any of these. The command line wins. |")
     return "\n".join(rows)
 
 

@@ -1,7 +1,7 @@
-"""Where a node is: its domain or unit, from the source that a setting names.
+"""Finds a node's domain or unit from the source that a setting names.
 
-A source is `env:<variable>`, `slurm-topology[:<level>]`, `hostname:<regex>`, `nvlink` or `command:<command>`. Reads no
-environment of its own and decides nothing; whatever a source cannot tell is an error that names the node.
+A source is `env:<variable>`, `slurm-topology[:<level>]`, `hostname:<regex>`, `nvlink` or `command:<command>`. The
+caller passes the environment. If a source gives no name, the error names the node and the next step.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.text import MAX_NAME_CHARS
 
 COMMAND_TIMEOUT_S = 30.0
-"""How long a command may take; nvidia-smi has been seen to take ten seconds on a machine that has just started."""
+"""How long a command may take. nvidia-smi can take ten seconds on a machine that has just started."""
 
 MAX_OUTPUT_BYTES = 4 << 20
-"""Of a command's output; `nvidia-smi -q` prints about 10 KB per GPU."""
+"""How much of a command's output is read. `nvidia-smi -q` prints about 10 KB per GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceInput:
-    """What a source may look at."""
+    """What a source may use."""
 
     hostname: str
     env: Mapping[str, str]
 
 
 def find_name(key: str, source: str, place: SourceInput) -> str:
-    """What the source says of this node. Raises ConfigError, naming the setting, the node and the next step."""
+    """The name that the source gives this node. Raises ConfigError with the setting, the node and the next step."""
     kind, detail = split_source(key, source)
     try:
         name = _FINDERS[kind](detail, place)
@@ -45,7 +45,7 @@ def find_name(key: str, source: str, place: SourceInput) -> str:
 
 
 def check_name(origin: str, name: str, place: SourceInput) -> str:
-    """A name that can travel in every arrival, and be told in a log line."""
+    """The name, if it is short and printable: every arrival carries it, and log lines show it."""
     name = name.strip()
     if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
         raise ConfigError(
@@ -56,7 +56,7 @@ def check_name(origin: str, name: str, place: SourceInput) -> str:
 
 
 def split_source(key: str, source: str) -> tuple[str, str]:
-    """A source's kind and detail, checked as far as that goes without asking it."""
+    """Kind and detail of a source. Checks its form, and does not use it."""
     kind, colon, detail = source.partition(":")
     if kind not in _FINDERS:
         raise ConfigError(f"{key}={source} is no source: use {', '.join(_FORMS[:-1])} or {_FORMS[-1]}")
@@ -75,7 +75,7 @@ def split_source(key: str, source: str) -> tuple[str, str]:
 
 
 class _NotFound(Exception):
-    """The source says nothing of this node; the message says why, and what to do."""
+    """The source gives no name for this node. The message says why, and what to do."""
 
 
 def _from_env(name: str, place: SourceInput) -> str:
@@ -86,10 +86,10 @@ def _from_env(name: str, place: SourceInput) -> str:
 
 
 def _from_slurm(level: str, place: SourceInput) -> str:
-    """The path to the switch or block so many levels above the node: what shares its upper part sorts together."""
+    """The path to the switch or block `level` levels above the node. Paths of neighbours sort together."""
     address = place.env.get("SLURM_TOPOLOGY_ADDR", "")
     kinds = place.env.get("SLURM_TOPOLOGY_ADDR_PATTERN") or address
-    # A node's own name may have dots; the pattern tells how many parts come before it.
+    # A node's own name may have dots. The pattern tells how many parts come before it.
     above = address.split(".")[: kinds.count(".")]
     if not above:
         raise _NotFound(
@@ -110,7 +110,7 @@ def _from_hostname(regex: str, place: SourceInput) -> str:
 
 
 def _from_nvlink(_: str, place: SourceInput) -> str:
-    """The NVLink domain and partition of the GPUs: what the fabric manager calls cluster and clique."""
+    """The NVLink domain and partition of the GPUs. The fabric manager calls them cluster and clique."""
     found: set[str] = set()
     for fabric in _fabrics(_run(["nvidia-smi", "-q"], "nvidia-smi -q", place)):
         cluster = fabric.get("ClusterUUID", "")
@@ -135,7 +135,7 @@ _UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def _fabrics(text: str) -> list[dict[str, str]]:
-    """What `nvidia-smi -q` says under `Fabric`, of every GPU."""
+    """The `Fabric` section of every GPU in the output of `nvidia-smi -q`."""
     fabrics: list[dict[str, str]] = []
     depth: int | None = None
     for line in text.splitlines():
@@ -159,7 +159,7 @@ def _from_command(command: str, place: SourceInput) -> str:
 
 
 def _run(command: list[str], called: str, place: SourceInput) -> str:
-    """What a command prints. Its end is its own: what it leaves in the background is not waited for."""
+    """The output of a command. It does not wait for processes that the command leaves in the background."""
     with TemporaryFile() as out, TemporaryFile() as err:
         try:
             process = subprocess.Popen(

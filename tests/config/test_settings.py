@@ -209,7 +209,7 @@ def test_a_min_that_blocks_do_not_divide_is_refused_with_one_that_works(
 def test_blocks_of_nobody_are_refused(key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({key: "0", **WHERE})
-    assert str(caught.value) == f"{key}=0 would place nobody: leave it out, or make it 1 or more"
+    assert str(caught.value) == f"{key}=0 would place no node: leave it out, or make it 1 or more"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,10 @@ def test_a_unit_holds_whole_segments(segment: int, unit_size: int, is_fine: bool
         return
     with pytest.raises(ConfigError) as caught:
         parse(conf, min_nodes=12, max_nodes=12)
-    assert str(caught.value) == f"unit_size={unit_size} is no multiple of segment={segment}: units train whole"
+    assert (
+        str(caught.value)
+        == f"unit_size={unit_size} is not a multiple of segment={segment}: a unit holds whole segments"
+    )
 
 
 def test_max_need_not_be_a_multiple_of_a_block() -> None:
@@ -532,7 +535,7 @@ def test_a_config_file_holds_sources_with_commas(tmp_path: Path) -> None:
         ("[lease_timeout]\nx = 1", "is malformed"),
         ("[run]\nlease_timeout = 5", "unknown --rdzv-conf key 'run'"),
         ("infra_rank = 1.5", "infra_rank=1.5 is malformed"),
-        ("segment = 0", "segment=0 would place nobody"),
+        ("segment = 0", "segment=0 would place no node"),
         ("segment = 3", "segment=3 does not divide MIN of --nnodes=2:4: make it --nnodes=3:4"),
         ('ranks = "fixed"', "ranks=fixed is malformed: it must be sticky or topology"),
         ('domain_from = "rack"', "domain_from=rack is no source"),

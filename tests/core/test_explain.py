@@ -59,7 +59,7 @@ class Case:
 
 CASES = [
     Case(Kept(), "keeps its rank", A1, [A1, A2], [A2, A1]),
-    Case(CameBack(), "came back to the rank of its infra rank", AGAIN, [A1, A3, AGAIN], [A1, A2]),
+    Case(CameBack(), "came back: its infra rank had this rank", AGAIN, [A1, A3, AGAIN], [A1, A2]),
     Case(
         Replaces("infra rank 2 at host2 pid 102", "A", "A"),
         "in place of infra rank 2 at host2 pid 102, of the same domain",

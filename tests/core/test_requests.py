@@ -36,7 +36,11 @@ def run(
         pytest.param(DRAIN, run(), False, "no live node '7' that is not draining", id="drain of nobody"),
         pytest.param(ROSTER, run(roster="{}"), True, "{}", id="roster"),
         pytest.param(
-            ROSTER, run(roster="x" * (8 << 20)), False, "larger than what the store holds", id="roster of too many"
+            ROSTER,
+            run(roster="x" * (8 << 20)),
+            False,
+            "larger than one value of the store may be",
+            id="roster of too many",
         ),
         pytest.param(CLOSE, run(), True, "closed", id="close"),
         pytest.param(CLOSE, run(Phase.OPEN), True, "closed", id="close before the seal"),

@@ -186,7 +186,7 @@ def test_reasons_name_a_few_nodes_and_count_the_rest() -> None:
         (NeedsNodes(2, 3, ()), "2 of 3 nodes have arrived"),
         (NeedsNodes(2, 3, ("x (rank 1)",)), "2 of 3 nodes have arrived; missing: x (rank 1)"),
         (SURVIVOR, "1 survivor is stopping workers: host9 pid 109"),
-        (Settles(), "enough nodes have arrived; settle_s lets more come"),
+        (Settles(), "enough nodes have arrived; waiting settle_s for more"),
         (CountsDisagree(), "an arrival was counted and its record is not there yet"),
         (
             NeedsBlocks(2, 4, "segment", 2, ("1 in domain A", "1 in domain B")),
