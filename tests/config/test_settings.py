@@ -1,4 +1,4 @@
-"""Settings: what a user may write, and what is said to one who wrote something else."""
+"""Settings: what a user may write, and the error for everything else."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_choice_that_is_none_is_told_with_the_allowed_ones(key: str, allowed: 
 
 
 def test_what_c10d_and_torchrun_pass_is_accepted_and_changes_nothing() -> None:
-    """One word changes in a command that worked with c10d."""
+    """In a command that worked with c10d, only the backend changes."""
     conf = {
         "timeout": "900",
         "close_timeout": "30",
@@ -189,7 +189,7 @@ def test_as_many_nodes_as_wanted_and_no_more_is_fine() -> None:
 
 
 WHERE = {"domain": "rack1", "unit": "u1"}
-"""Said of a node, so that nothing it needs is missing."""
+"""What a node may need to know of itself."""
 
 
 @pytest.mark.parametrize("key", ["segment", "unit_size"])
@@ -206,7 +206,7 @@ def test_a_min_that_blocks_do_not_divide_is_refused_with_one_that_works(
 
 
 @pytest.mark.parametrize("key", ["segment", "unit_size"])
-def test_blocks_of_nobody_are_refused(key: str) -> None:
+def test_blocks_without_nodes_are_refused(key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({key: "0", **WHERE})
     assert str(caught.value) == f"{key}=0 would place no node: leave it out, or make it 1 or more"
@@ -356,7 +356,7 @@ def test_the_log_level_comes_from_the_environment() -> None:
 # --- where a node is --------------------------------------------------------------------------------
 
 SILENT = "command:exit 3"
-"""A source that cannot tell."""
+"""A source that gives no name."""
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ SILENT = "command:exit 3"
 def test_a_domain_comes_from_the_command_then_from_the_environment_then_from_its_source(
     conf: dict[str, str], env: dict[str, str], domain: str | None
 ) -> None:
-    """And what is not needed any more is not asked."""
+    """And a source that is not needed is not used."""
     assert parse(conf, env=env).node.domain_id == domain
 
 
@@ -436,7 +436,7 @@ def test_a_node_of_which_too_little_is_known_is_named_with_what_to_set(
         ({"unit_size": "2"}, ["unit_from=env:SLURM_ARRAY_TASK_ID", "on each node unit"]),
     ],
 )
-def test_whoever_must_say_where_a_node_is_is_told_every_way_to(conf: dict[str, str], ways: list[str]) -> None:
+def test_an_error_about_a_missing_name_lists_every_way_to_give_it(conf: dict[str, str], ways: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(conf)
     assert [way for way in ways if way not in str(caught.value)] == []
@@ -596,7 +596,7 @@ def test_differences_are_told_with_both_values_by_the_names_users_know() -> None
 
 
 @pytest.mark.parametrize(
-    ("conf", "told"),
+    ("conf", "difference"),
     [
         ({"segment": "2"}, "segment (here 2, the run has 1)"),
         ({"unit_size": "2"}, "unit_size (here 2, the run has 1)"),
@@ -608,9 +608,9 @@ def test_differences_are_told_with_both_values_by_the_names_users_know() -> None
         ({"unit_from": "env:RACK"}, "unit_from (here env:RACK, the run has unset)"),
     ],
 )
-def test_nodes_must_agree_on_how_they_are_placed(conf: dict[str, str], told: str) -> None:
+def test_nodes_must_agree_on_how_they_are_placed(conf: dict[str, str], difference: str) -> None:
     mine, theirs = parse(conf, is_node=False).run, parse().run
-    assert differing_keys(mine.as_dict(), theirs.as_dict()) == [told]
+    assert differing_keys(mine.as_dict(), theirs.as_dict()) == [difference]
 
 
 # --- the table in the docs --------------------------------------------------------------------------

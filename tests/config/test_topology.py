@@ -1,4 +1,4 @@
-"""Where a node is, by every source a setting may name; and what is said of a node that a source cannot tell of."""
+"""A node's domain or unit from every kind of source, and the error if a source gives no name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def find(source: str, env: Mapping[str, str] | None = None, hostname: str = HOST
 
 
 def refusal(source: str, env: Mapping[str, str] | None = None, hostname: str = HOSTNAME) -> str:
-    """What a source lacks; the setting and the node are always named before it."""
+    """What a source lacks. The message always names the setting and the node first."""
     with pytest.raises(ConfigError) as caught:
         find(source, env, hostname)
     fact, of, lack = str(caught.value).partition(f" of node {hostname}: ")
@@ -141,7 +141,7 @@ def test_what_is_no_name_is_shown_with_what_is_one(value: str, shown: str) -> No
 
 
 @given(value=st.text(max_size=20) | st.text(min_size=MAX_NAME_CHARS - 1, max_size=MAX_NAME_CHARS + 2))
-def test_whatever_a_source_says_is_one_short_line_or_refused(value: str) -> None:
+def test_a_name_is_one_short_line_or_refused(value: str) -> None:
     try:
         name = find("env:RACK", {"RACK": value})
     except ConfigError:
@@ -263,7 +263,7 @@ Smi = Callable[[str], dict[str, str]]
 
 @pytest.fixture
 def smi(tmp_path: Path) -> Smi:
-    """An environment in which nvidia-smi is what a shell script says it is, and nothing else is there."""
+    """An environment in which nvidia-smi is a shell script and no other command exists."""
 
     def write(script: str) -> dict[str, str]:
         path = tmp_path / "nvidia-smi"
@@ -275,7 +275,7 @@ def smi(tmp_path: Path) -> Smi:
 
 
 def gpu(clique: str, cluster: str, state: str = "Completed", status: str = "Success") -> str:
-    """A part of what `nvidia-smi -q` prints of a GPU."""
+    """A part of what `nvidia-smi -q` prints for a GPU."""
     return f"""
 GPU 00000008:01:00.0
     Product Name                          : NVIDIA GB200
@@ -339,16 +339,16 @@ def test_gpus_without_a_fabric_are_told(smi: Smi) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "told"),
+    ("gpus", "domains"),
     [
         ([gpu("1", UUID), gpu("1", OTHER_UUID)], [f"{UUID}.1", f"{OTHER_UUID}.1"]),
         ([gpu("1", UUID), gpu("2", UUID)], [f"{UUID}.1", f"{UUID}.2"]),
     ],
     ids=["clusters", "cliques"],
 )
-def test_gpus_in_several_nvlink_domains_are_told_with_these(smi: Smi, gpus: list[str], told: list[str]) -> None:
+def test_gpus_in_several_nvlink_domains_are_told_with_these(smi: Smi, gpus: list[str], domains: list[str]) -> None:
     lack = refusal("nvlink", smi(print_gpus(*gpus)))
-    assert lack.startswith(f"its GPUs are in several NVLink domains: {', '.join(told)}: ")
+    assert lack.startswith(f"its GPUs are in several NVLink domains: {', '.join(domains)}: ")
 
 
 def test_a_node_without_nvidia_smi_is_told(tmp_path: Path) -> None:

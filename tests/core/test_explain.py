@@ -1,4 +1,4 @@
-"""Why a placement is as it is: every reason from a placement that has it, and the line that is told after a seal."""
+"""Explanations of a placement: every reason, from a placement that has it, and the line after a seal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AGAIN = seat(12, 2, "A")
 
 @dataclass(frozen=True)
 class Case:
-    """A cycle, one of its nodes, and what is said of it."""
+    """A cycle, one of its nodes, and the reason for that node."""
 
     reason: PlacementReason
     text: str
@@ -197,14 +197,14 @@ def test_a_summary_counts_the_lines(world: World) -> None:
     assert summary.moved == sum(isinstance(line.reason, Moved) for line in changed)
     assert summary.new == len(changed) - summary.moved
     assert summary.benched == sum(one.incarnation in here for one in world.previous) - summary.kept - summary.moved
-    told = [(line.rank, node_name(line.node), line.reason) for line in changed] if world.previous else []
-    assert list(summary.changes) == told[:NAMED]
+    changes = [(line.rank, node_name(line.node), line.reason) for line in changed] if world.previous else []
+    assert list(summary.changes) == changes[:NAMED]
     nodes: list[NodeInfo] = [one.node for one in world.arrived]
     assert summary.cover == cover_of([here[name].node for name in placement.ranks], nodes, world.rules)
 
 
 def of_host(number: int, domain_id: str, pid: int) -> Arrival:
-    """The node that the documentation calls 10.0.0.<number>; infra ranks are from 0."""
+    """The node that the documentation calls 10.0.0.<number>. Infra ranks start at 0."""
     info = NodeInfo(addr=f"10.0.0.{number}", pid=pid, infra_rank=number - 1, domain_id=domain_id)
     return arrival(number, info=info)
 
@@ -223,13 +223,13 @@ def test_the_line_of_the_documentation() -> None:
     )
 
 
-def test_a_first_world_names_nobody() -> None:
+def test_a_first_world_names_no_changes() -> None:
     assert line_of([A1, A2, A3], [], RULES, 2) == (
         "kept=0 moved=0 new=2 benched=0; spares cover any 1 node, 2 of 2 single nodes, 0 of 1 single domains"
     )
 
 
-def test_a_world_that_nobody_left_names_nobody() -> None:
+def test_a_world_that_no_node_left_names_no_changes() -> None:
     assert line_of([A1, A2], [A1, A2], RULES, 2) == "kept=2 moved=0 new=0 benched=0; spares cover no loss"
 
 

@@ -1,4 +1,4 @@
-"""When a sealed world stays, gives way to the next cycle, or ends the run."""
+"""When a sealed world continues, when the next cycle opens, and when the run ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def world(
         pytest.param(4, [FAILED], OpenNext(FAILED), id="workers failed"),
         pytest.param(4, [LEFT], OpenNext(LEFT), id="a node left"),
         pytest.param(4, [FAILED, LOST_C, LEFT], OpenNext(FAILED), id="the first trouble names the cause"),
-        pytest.param(4, [LOST_C, LOST_D], OpenNext(NodesLost(("c", "d"), (2, 3), 2)), id="losses are told together"),
+        pytest.param(4, [LOST_C, LOST_D], OpenNext(NodesLost(("c", "d"), (2, 3), 2)), id="losses are named together"),
         pytest.param(
             4, [LOST_C, FAILED, LOST_D], OpenNext(NodesLost(("c", "d"), (2, 3), 2)), id="also around another trouble"
         ),

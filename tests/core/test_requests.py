@@ -1,4 +1,4 @@
-"""What becomes of an operator's request."""
+"""Which requests of operators are granted, and the answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(
         pytest.param(RESTART, run(drain=UNCOVERED), False, "would end the run", id="restart that would end the run"),
         pytest.param(DRAIN, run(found=("a", "b")), True, "asked to go: a, b", id="drain"),
         pytest.param(DRAIN, run(Phase.OPEN, found=("a",)), True, "asked to go: a", id="drain before the seal"),
-        pytest.param(DRAIN, run(), False, "no live node '7' that is not draining", id="drain of nobody"),
+        pytest.param(DRAIN, run(), False, "no live node '7' that is not draining", id="drain of an unknown node"),
         pytest.param(ROSTER, run(roster="{}"), True, "{}", id="roster"),
         pytest.param(
             ROSTER,

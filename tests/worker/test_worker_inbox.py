@@ -1,4 +1,4 @@
-"""The door passes on what workers of this user say, ignores everything else, and closes without a trace."""
+"""The inbox passes on messages of this user's workers, ignores all else, and leaves nothing behind when it closes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """Whatever happened in a test, neither a thread nor a descriptor outlives its door."""
+    """After a test, no thread and no descriptor of its inbox is left."""
     before, others = open_fds(), threads()
     yield
     assert threads() == others
@@ -71,13 +71,13 @@ def test_a_bad_datagram_is_told_of_once_and_ignored(
     assert fault in warning
 
 
-def test_every_kind_of_fault_is_told_of(porch: Porch, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_kind_of_fault_is_logged(porch: Porch, caplog: pytest.LogCaptureFixture) -> None:
     for data in (b"x", b"{}", b"y", b"[]", BAD_FIELDS):
         send(porch.door.address, data)
     assert porch.close() == []
-    told = warnings(caplog)
-    assert [fault for fault in Fault if any(fault in line for line in told)] == list(Fault)[2:]
-    assert len(told) == 3
+    logged = warnings(caplog)
+    assert [fault for fault in Fault if any(fault in line for line in logged)] == list(Fault)[2:]
+    assert len(logged) == 3
 
 
 def test_a_message_may_fill_the_datagram(porch: Porch) -> None:
@@ -86,7 +86,7 @@ def test_a_message_may_fill_the_datagram(porch: Porch) -> None:
 
 
 def test_another_user_is_not_heard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """To become another user takes rights; so here the door belongs to another, and the kernel tells it who we are."""
+    """A test may not become another user. So here the inbox expects another user, and the kernel names ours."""
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
     porch = Porch()
@@ -190,7 +190,7 @@ def test_the_receiver_itself_may_close() -> None:
     wait_until("the thread has ended", lambda: not threads())
 
 
-def test_doors_have_different_addresses_that_fit_into_an_environment(porch: Porch) -> None:
+def test_inboxes_have_different_addresses_that_fit_into_an_environment(porch: Porch) -> None:
     other = Porch()
     other.close()
     assert other.door.address != porch.door.address
