@@ -157,7 +157,7 @@ class Ledger:
         """Why the run cannot continue. Empty if it can."""
         rules = self.rules
         if settlement.is_spent:
-            return f"max_cycles={rules.max_cycles} is reached: that many cycles ended because workers failed"
+            return f"max_cycles={rules.max_cycles}: this many cycles ended because workers failed"
         if settlement.loop:
             limit_s = f"{rules.crash_loop_s:g} s"
             return f"crash loop: {settlement.loop} cycles in a row failed within {limit_s} with the same error"

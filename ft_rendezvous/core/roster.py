@@ -186,7 +186,7 @@ class Roster:
             return [Fence(incarnation, holder.name, FenceCause.REPLACED, reason)]
         self.fenced.add(arrival.incarnation)
         reason = (
-            f"{holder.name} is a newer start of this node"
+            f"{holder.name} was started later, in the place of this node"
             if newcomer.addr == old.addr
             else f"infra rank {newcomer.infra_rank} is claimed by {node_name(newcomer)} and held by {holder.name}: "
             "give every node its own (--rdzv-conf infra_rank=N or FT_INFRA_RANK)"

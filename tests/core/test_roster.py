@@ -248,7 +248,7 @@ def test_a_process_that_lost_touch_does_not_throw_out_the_one_started_in_its_pla
     back = arrival(1, cycle_id=5, seq=9, info=node(1, infra_rank=7, addr="gpu7"))
     (fence,) = roster.take(back, 1, is_open=False)
     assert (fence.incarnation, fence.cause.is_refusal) == (ONE, True)
-    assert fence.reason == "infra rank 7 at gpu7 pid 103 is a newer start of this node"
+    assert fence.reason == "infra rank 7 at gpu7 pid 103 was started later, in the place of this node"
     assert role_of(roster, 3) is Role.HOT_SPARE
 
 

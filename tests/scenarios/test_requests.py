@@ -314,7 +314,7 @@ def test_the_runs_budget_is_spent_by_failures_and_told_with_the_first_of_them() 
     fail(cluster.nodes["n0"], 5.5, "connection reset")
     cluster.advance(1.0)
     assert str(cluster.verdict) == (
-        "failed(max_cycles=2 is reached: that many cycles ended because workers failed; "
+        "failed(max_cycles=2: this many cycles ended because workers failed; "
         "first failure: infra rank 1 at n1 pid 2 (rank 0) in cycle 2: exit code 17)"
     )
 
