@@ -37,7 +37,7 @@ from ft_rendezvous.core.model import (
     View,
     fold,
 )
-from ft_rendezvous.core.next_cycle import Call, Close, Drain, Growth, OpenNext, Stay, World, decide_move
+from ft_rendezvous.core.next_cycle import Call, Close, DrainState, Growth, OpenNext, Stay, World, decide_move
 from ft_rendezvous.core.placement import place
 from ft_rendezvous.core.requests import Standing, decide_request
 from ft_rendezvous.core.roster import Fence, FenceCause, Roster
@@ -339,10 +339,10 @@ class Coordinator:
                 yield from self.close(decision.verdict)
         return self.membership.next_look_at
 
-    def _drain(self) -> Drain | None:
+    def _drain(self) -> DrainState | None:
         if self.drain_due_at is None or not self.roster.is_world_draining():
             return None
-        return Drain(
+        return DrainState(
             nodes=tuple(self.roster.draining_actives()),
             due_at=self.drain_due_at,
             is_covered=self.roster.joinable_fit(self.rules) >= self.settings.min_nodes,

@@ -1,4 +1,4 @@
-"""The workers' own TCPStore: a new one in every cycle, on a socket held since before the seal.
+"""The workers' own TCPStore: a new one in every cycle, on a socket that listens since before the seal.
 
 Torch's workers write unprefixed keys and assume that the store of every attempt is empty. A store per cycle makes that
 true. A socket that stays open from the arrival on makes its port safe.
@@ -34,7 +34,7 @@ def serve_store(listener: socket.socket) -> Served:
 
 
 class Bootstrap:
-    """A socket for the next world in which this node has rank 0, and the store of the one in which it has.
+    """A socket for the next world in which this node gets rank 0, and the store of the current one if it has rank 0.
 
     An arrival carries the port. A seal may name it even if this node never hears of that seal, and workers of that
     cycle may still try to reach it. So a port is announced in one cycle only.

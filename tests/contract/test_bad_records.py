@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ft_rendezvous.core.model import FORMAT, Arrival, NodeInfo, VerdictKind
+from ft_rendezvous.core.model import STORE_FORMAT, Arrival, NodeInfo, VerdictKind
 from ft_rendezvous.errors import ConfigError, Refused, StoreUnavailable
 from ft_rendezvous.host.host import Host
 from ft_rendezvous.node import session
@@ -44,11 +44,11 @@ def framed(record: Arrival) -> bytes:
 JUNK = {
     "garbage": (b"\x00\xffgarbage", "does not decode"),
     "no newline": (framed(arrival_of()).strip() + b"x", "does not decode"),
-    "other version": (framed(arrival_of(v=1)), f"format 1, this run speaks {FORMAT}"),
+    "other version": (framed(arrival_of(v=1)), f"format 1, this run speaks {STORE_FORMAT}"),
     "oversized": (b"\n" + b"x" * 10_000 + b"\n", "10000 bytes"),
     "other cycle": (framed(arrival_of(cycle_id=7)), "written for cycle 7"),
     "number never given": (framed(arrival_of(seq=999)), "was never given"),
-    "nested too deep": (f'\n["arrive",{FORMAT},'.encode() + b"[" * 4000 + b"\n", "does not decode"),
+    "nested too deep": (f'\n["arrive",{STORE_FORMAT},'.encode() + b"[" * 4000 + b"\n", "does not decode"),
 }
 
 

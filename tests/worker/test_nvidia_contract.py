@@ -20,7 +20,7 @@ NONE, RESET = 0, 1
 
 
 class Nvml(types.ModuleType):
-    """A driver of one GPU, whose state is for the test to say."""
+    """A driver of one GPU. The test sets its state."""
 
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 274
     NVML_GPU_RECOVERY_ACTION_NONE = NONE
