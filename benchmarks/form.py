@@ -83,7 +83,7 @@ def _prepare(count: int, has_c10d: bool, per_process: int = NODES_PER_PROCESS) -
     if has_c10d:
         forms["c10d"] = c10d.form
     if has_c10d and nvrx.installed_version():
-        forms["nvrx"] = nvrx.form
+        forms[nvrx.CONTENDER] = nvrx.form
     serve, serve_raw = partial(serving, ours.serve, count), partial(serving, raw.serve)
     yield {
         name: partial(sample, count, serve if name == OURS else serve_raw, partial(form, per_process=per_process))

@@ -69,7 +69,7 @@ def _prepare_worker_fails(count: int, has_nvrx: bool) -> Iterator[Mapping[str, S
         "c10d, unshared": partial(form.sample, count, serve_raw, restart_c10d),
     }
     if has_nvrx:
-        contenders["nvrx"] = partial(form.sample, count, serve_raw, restart_nvrx)
+        contenders[nvrx.CONTENDER] = partial(form.sample, count, serve_raw, restart_nvrx)
     yield contenders
 
 
