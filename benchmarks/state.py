@@ -1,7 +1,7 @@
-"""`state`: what a state server answers about a large run, over HTTP and right after something has changed.
+"""`state`: what a state server answers about a large run, over HTTP, just after something has changed.
 
-"Encoded in place" makes the same bytes from the same state in the process that asks, without any server: the least
-that anybody who wants JSON must do.
+"Encoded in place" makes the same bytes from the same state, in the asking process and without a server: any JSON answer
+costs at least this.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def serving(hub: Hub) -> Iterator[int]:
     ready: list[Serving] = []
     is_ready = threading.Event()
 
-    def tell(server: Serving) -> None:
+    def note_server(server: Serving) -> None:
         ready.append(server)
         is_ready.set()
 
     app = make_app(hub, None, lambda: BORN_NS + NS)
-    thread = threading.Thread(target=serve, args=(app, "127.0.0.1", 0, tell), daemon=True)
+    thread = threading.Thread(target=serve, args=(app, "127.0.0.1", 0, note_server), daemon=True)
     thread.start()
     require(is_ready.wait(30), "the state server is not there after 30 s")
     try:

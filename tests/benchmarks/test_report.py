@@ -84,7 +84,7 @@ FINDINGS = [
     Finding("read", "10,000 nodes arrive meanwhile", "wrong snapshots", 0, "", "0", True),
     Finding("steady", "1,000 nodes", "CPU of the host", 0.31, "cores", "at most 0.25", False),
     Finding("new", "a case", "retries", 12_345, ""),
-    *scale.tell(COSTS, {1_000: 0.1}),
+    *scale.findings_from(COSTS, {1_000: 0.1}),
 ]
 RUN = Run("benchmarks/results/made-up.json", MACHINE, False, False, ROWS, FINDINGS)
 
