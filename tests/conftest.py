@@ -27,10 +27,13 @@ SLOW_TESTS = (
     "tests/state/page/",
     # Real worlds of many nodes, in processes of their own.
     *(f"tests/benchmarks/test_{name}.py" for name in ("children", "contenders", "crowd", "load", "recovery", "steady")),
+    "tests/benchmarks/test_scale.py::test_costs_are_measured_and_told",
     # Real torchrun processes, or processes that are killed and found again.
     *(f"tests/cli/test_{name}.py" for name in ("demo", "launcher", "serve", "status")),
     "tests/agent/",
     "tests/worker/test_example.py",
+    # Torch's own timeout of 30 s.
+    "tests/contract/test_torch.py::test_a_connection_that_is_reset_in_the_exit_barrier_costs_a_node_nothing",
     # Thousands of seeds.
     "tests/sim/test_sim.py",
     # Networks and resolvers that are slow on purpose; some need root.

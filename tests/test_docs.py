@@ -88,6 +88,8 @@ def test_every_script_is_one_that_bash_can_read(block: Block) -> None:
         "srun --ntasks-per-node=1 ftr doctor --endpiont h:1",
         "./launcher.sh --locl 3+1 -- train.py",
         "python -m benchmarks --quik",
+        "python -m bencmarks --quick",
+        "python -m benchmarks report --ot DIR",
         "nox -s fsat",
         "pytest tests/nowhere",
         "pip install 'ft-rendezvous[nvidia]'",

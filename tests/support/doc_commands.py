@@ -1,9 +1,10 @@
-"""Commands as pages show them, checked against the programs that they name. Nothing is run but a `--help`."""
+"""Commands as pages show them, checked against the programs that they name. Only `--help` is ever run."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import itertools
 import os
@@ -152,7 +153,7 @@ def _check_python(arguments: Sequence[str], is_whole: bool) -> None:
     if module == "pytest":
         _check_pytest(arguments[2:], is_whole)
     elif module != "venv":
-        known = _help_of(sys.executable, "-m", module, *(["report"] if "report" in arguments[2:3] else []))
+        known = _help_of(module, "report" if "report" in arguments[2:3] else "")
         _require(options, known, f"python -m {module}")
 
 
@@ -194,9 +195,18 @@ def _require(options: Sequence[str], known: str, program: str) -> None:
 
 
 @functools.cache
-def _help_of(*program: str) -> str:
-    done = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True, cwd=ROOT, timeout=120)
-    return re.sub(r"[=\[\],]", " ", done.stdout)
+def _help_of(module: str, command: str) -> str:
+    """What `python -m module [command] --help` prints. Not as a process: each would import torch again."""
+    shown, before = io.StringIO(), sys.argv
+    sys.argv = [module, *filter(None, [command]), "--help"]
+    try:
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            importlib.import_module(f"{module}.__main__").main()
+    except ModuleNotFoundError as error:
+        raise WrongCommand(f"there is no module {module} to run") from error
+    finally:
+        sys.argv = before
+    return re.sub(r"[=\[\],]", " ", shown.getvalue())
 
 
 @functools.cache
