@@ -16,7 +16,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 from ft_rendezvous.cli.main import app
