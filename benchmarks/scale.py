@@ -168,7 +168,7 @@ def cases(_is_quick: bool) -> list[Case]:
 
 def findings(is_quick: bool) -> list[Finding]:
     counts = (FEW,) if is_quick else CHECKED
-    return findings_from(measure(is_quick), {count: measure_host(count) for count in counts})
+    return tell(measure(is_quick), {count: measure_host(count) for count in counts})
 
 
 def measure_host(nodes: int) -> float:
@@ -178,7 +178,7 @@ def measure_host(nodes: int) -> float:
     return formed.host_s
 
 
-def findings_from(costs: Costs, hosts_s: Mapping[int, float]) -> list[Finding]:
+def tell(costs: Costs, hosts_s: Mapping[int, float]) -> list[Finding]:
     """The costs, from which a reader can predict again; what they predict; and the limits, lowest first."""
     model, found = Model(costs), list(findings_of(costs))
     found += [Finding(NAME, HOST_CPU, f"{nodes:,} nodes", seconds, "s") for nodes, seconds in hosts_s.items()]

@@ -75,12 +75,12 @@ def serving(hub: Hub) -> Iterator[int]:
     ready: list[Serving] = []
     is_ready = threading.Event()
 
-    def note_server(server: Serving) -> None:
+    def tell(server: Serving) -> None:
         ready.append(server)
         is_ready.set()
 
     app = make_app(hub, None, lambda: BORN_NS + NS)
-    thread = threading.Thread(target=serve, args=(app, "127.0.0.1", 0, note_server), daemon=True)
+    thread = threading.Thread(target=serve, args=(app, "127.0.0.1", 0, tell), daemon=True)
     thread.start()
     require(is_ready.wait(30), "the state server is not there after 30 s")
     try:

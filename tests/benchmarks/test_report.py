@@ -15,6 +15,7 @@ from rich.console import Console
 
 from benchmarks import pages, plots, publish, report, runs, scale
 from benchmarks.__main__ import main
+from benchmarks.machine import ROOT
 from benchmarks.measure import Finding
 from benchmarks.report import Row, digits
 from benchmarks.runs import NodeCase, Run, parse_case
@@ -29,7 +30,7 @@ def shown() -> list[Run]:
     """The runs that the page names."""
     names = dict.fromkeys(re.findall(r"benchmarks/results/[\w-]+\.json", PAGE))
     assert names, "the page does not say where its numbers come from"
-    return [runs.read(publish.ROOT / name) for name in names]
+    return [runs.read(ROOT / name) for name in names]
 
 
 def test_the_page_is_what_report_renders(shown: list[Run]) -> None:
@@ -84,7 +85,7 @@ FINDINGS = [
     Finding("read", "10,000 nodes arrive meanwhile", "wrong snapshots", 0, "", "0", True),
     Finding("steady", "1,000 nodes", "CPU of the host", 0.31, "cores", "at most 0.25", False),
     Finding("new", "a case", "retries", 12_345, ""),
-    *scale.findings_from(COSTS, {1_000: 0.1}),
+    *scale.tell(COSTS, {1_000: 0.1}),
 ]
 RUN = Run("benchmarks/results/made-up.json", MACHINE, False, False, ROWS, FINDINGS)
 

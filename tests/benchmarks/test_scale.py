@@ -77,7 +77,7 @@ def test_costs_are_measured_and_told() -> None:
     costs = measure(is_quick=True)
     assert all(getattr(costs, name) > 0 for name in LABELS if not name.endswith(("_pair_s", "append_s")))
     assert costs.add_s < 0.01
-    told = scale.findings_from(costs, {64: scale.measure_host(64)})
+    told = scale.tell(costs, {64: scale.measure_host(64)})
     (host,) = check_hosts(told, costs)
     assert host.nodes == 64
     assert 0 < host.measured_s < 1
@@ -114,7 +114,7 @@ def test_large_requests_cost_more_than_their_keys_unless_they_are_made_in_batche
 
 
 def test_what_gives_way_first_comes_first() -> None:
-    limits = [found for found in scale.findings_from(COSTS, {}) if found.case == LASTS]
+    limits = [found for found in scale.tell(COSTS, {}) if found.case == LASTS]
     assert [found.value for found in limits] == sorted(found.value for found in limits)
     by_name = {found.what: found for found in limits}
     assert by_name["the store, if all nodes beat every 1 s"].value == pytest.approx(100_000, rel=0.02)
@@ -127,8 +127,9 @@ def row(case: str, contender: str, median_s: float | None) -> Row:
 
 def test_the_store_hosts_time_is_compared_with_what_the_model_says_of_it() -> None:
     model = Model(COSTS)
-    (host,) = check_hosts(scale.findings_from(COSTS, {1_000: 2 * model.host(1_000)}), COSTS)
-    assert (host.nodes, host.error) == (1_000, pytest.approx(-0.5))
+    (host,) = check_hosts(scale.tell(COSTS, {1_000: 2 * model.host(1_000)}), COSTS)
+    assert host.nodes == 1_000
+    assert host.error == pytest.approx(-0.5)
     assert model.host(1_000) == pytest.approx(model.form(1_000) - 13 * COSTS.round_trip_s + 1_000 * COSTS.record_s)
 
 
