@@ -80,6 +80,12 @@ def first_failure(notes: Sequence[FailureNote]) -> FailureNote | None:
     return timed[0]
 
 
+def _earliest_two(notes: Sequence[FailureNote]) -> list[FailureNote]:
+    """The notes that `first_failure` needs: the two earliest, or two of which one has no time."""
+    untimed = [note for note in notes if note.after_s is None]
+    return [*untimed[:2], *sorted((n for n in notes if n.after_s is not None), key=lambda n: n.after_s or 0.0)][:2]
+
+
 @dataclass(slots=True)
 class Ledger:
     """What the run and its nodes are charged with."""
@@ -98,13 +104,22 @@ class Ledger:
     streak: int = 0
     """Number of cycles in a row that failed at their start with the same error."""
     streak_error: str = ""
+    _noted: set[str] = field(default_factory=set)
+    """Incarnations in `notes`."""
+    _earliest: list[FailureNote] = field(default_factory=list)
+    """Those of `notes` that decide which failure is first; at most two."""
 
     def note(self, failure: FailureNote) -> bool:
-        """Remember a failure. False if the same incarnation has already reported one."""
-        if any(known.incarnation == failure.incarnation for known in self.notes):
+        """Remember a failure. False if the same incarnation has already reported one.
+
+        Ten thousand failures may come in one read, so a note costs the same however many there are.
+        """
+        if failure.incarnation in self._noted:
             return False
+        self._noted.add(failure.incarnation)
         self.notes.append(failure)
-        self.last = first_failure(self.notes) or self.notes[0]
+        self._earliest = _earliest_two([*self._earliest, failure])
+        self.last = first_failure(self._earliest) or self.notes[0]
         return True
 
     def settle(self, now: float, is_excused: bool, can_lose: Callable[[str], bool]) -> Settlement:
@@ -115,6 +130,8 @@ class Ledger:
         that fails now and then is better than a run that waits.
         """
         notes, self.notes = self.notes, []
+        self._noted.clear()
+        self._earliest.clear()
         if not notes or is_excused:
             self.streak = 0
             return Settlement()

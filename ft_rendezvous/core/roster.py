@@ -6,6 +6,7 @@ All values are updated step by step, so that a record costs the same with ten no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -85,6 +86,8 @@ class Fence:
 class Roster:
     """The live nodes of a run's group, and what they reported in the current cycle."""
 
+    max_nodes: int = 1 << 30
+    """MAX of the run. More nodes than that, live and unhealthy together, mean that some were replaced."""
     members: dict[str, Member] = field(default_factory=dict)
     arrived: dict[str, Arrival] = field(default_factory=dict)
     awaited: dict[str, Arrival] = field(default_factory=dict)
@@ -106,12 +109,14 @@ class Roster:
     drained_count: int = 0
     """Nodes of the last world that drained and left. No other node has taken their places yet."""
     unhealthy: dict[str, str] = field(default_factory=dict)
-    """Nodes whose health check failed, with the reason."""
+    """Nodes whose health check failed, with the reason, oldest first; without those that other nodes have replaced."""
     troubles: list[AnyWhy] = field(default_factory=list)
     """What happened to the sealed world, in the order of reading. Each is a reason to open the next cycle."""
     by_infra_rank: dict[int, str] = field(default_factory=dict)
     fenced: set[str] = field(default_factory=set)
     _ranks: dict[str, int] = field(default_factory=dict)
+    _at_address: Counter[str] = field(default_factory=Counter)
+    """Number of live nodes at each address."""
 
     def is_known(self, incarnation: str) -> bool:
         return incarnation in self.members or incarnation in self.fenced
@@ -158,7 +163,10 @@ class Roster:
             member = self.members[arrival.incarnation] = Member(
                 arrival, Role.HOT_SPARE, (arrival.cycle_id, arrival.seq)
             )
+            self._at_address[arrival.node.addr] += 1
             self.unhealthy.pop(node_key(arrival.node), None)
+            if self.unhealthy and len(self.members) + len(self.unhealthy) > self.max_nodes:
+                del self.unhealthy[next(iter(self.unhealthy))]
             if arrival.node.infra_rank is not None:
                 self.by_infra_rank[arrival.node.infra_rank] = arrival.incarnation
         member.arrived_in = max(member.arrived_in, arrival.cycle_id)
@@ -248,8 +256,7 @@ class Roster:
         node = member.arrival.node
         if node.infra_rank is not None:
             return blame_keys(member.arrival)[0]
-        is_alone = sum(other.arrival.node.addr == node.addr for other in self.members.values()) == 1
-        return f"address {node.addr}" if is_alone else member.arrival.incarnation
+        return f"address {node.addr}" if self._at_address[node.addr] == 1 else member.arrival.incarnation
 
     def ask_restart(self, by: str, reason: str) -> None:
         """An operator asks for a restart of the world."""
@@ -285,6 +292,10 @@ class Roster:
         self.draining.discard(incarnation)
         if member is not None:
             self.finished_live_count -= member.role is Role.FINISHED
+            addr = member.arrival.node.addr
+            self._at_address[addr] -= 1
+            if not self._at_address[addr]:
+                del self._at_address[addr]
             infra_rank = member.arrival.node.infra_rank
             if infra_rank is not None and self.by_infra_rank.get(infra_rank) == incarnation:
                 del self.by_infra_rank[infra_rank]

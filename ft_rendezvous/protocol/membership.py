@@ -43,7 +43,7 @@ class Membership:
     clock: Clock
     journal: journal.Journal
     count_operations: Callable[[], int] = lambda: 0
-    roster: Roster = field(init=False, default_factory=Roster)
+    roster: Roster = field(init=False)
     rules: PlacementRules = field(init=False)
     leases: LeaseTable = field(init=False)
     ledger: Ledger = field(init=False)
@@ -61,6 +61,7 @@ class Membership:
 
     def __post_init__(self) -> None:
         self.rules = self.settings.placement_rules
+        self.roster = Roster(max_nodes=self.settings.max_nodes)
         self.leases = LeaseTable(self.settings.lease_s, self.settings.beat_s)
         self.ledger = Ledger(self.settings.blame_rules)
         self.look_gap_s = self.settings.beat_s / 4

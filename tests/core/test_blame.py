@@ -91,6 +91,18 @@ def test_a_failure_told_twice_is_noted_once() -> None:
     assert ledger.last == note("a", 1.0)
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.none() | st.floats(0, 0.1)), min_size=1, max_size=8),
+)
+def test_the_ledger_finds_the_first_failure_note_by_note(said: list[tuple[str, float | None]]) -> None:
+    """Ten thousand nodes may fail at once: the ledger does not look at all notes again for each of them."""
+    ledger, kept = Ledger(RULES), {}
+    for who, after_s in said:
+        assert ledger.note(note(who, after_s)) == (who not in kept)
+        kept.setdefault(who, note(who, after_s))
+        assert ledger.last == (first_failure(list(kept.values())) or next(iter(kept.values())))
+
+
 def test_what_a_user_wants_to_know_at_the_end_is_the_first_failure_of_the_last_world() -> None:
     ledger = Ledger(RULES)
     fail(ledger, note("a", 1.0))

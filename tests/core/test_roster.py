@@ -483,3 +483,18 @@ def test_blame_goes_to_the_infra_rank_else_to_an_address_of_its_own_else_to_the_
         incarnation(3),
         incarnation(4),
     ]
+
+
+def test_unfit_nodes_that_were_replaced_do_not_count_for_ever() -> None:
+    """Losing a rack later must not end a run for nodes that were replaced long ago."""
+    roster = Roster(max_nodes=3)
+    for number in (1, 2, 3):
+        roster.take(arrival(number), 1, is_open=True)
+    for number in (1, 2):
+        bad, fresh = arrival(number), arrival(number + 10)
+        roster.take(
+            Withdrawal(cycle_id=1, incarnation=bad.incarnation, node=bad.node, reason="a bad GPU"), 1, is_open=True
+        )
+        assert len(roster.unhealthy) == 1
+        roster.take(fresh, 1, is_open=True)
+        assert roster.unhealthy == {}
