@@ -347,6 +347,45 @@ def test_workers_failed_and_a_node_is_lost_that_had_come_for_the_next_world() ->
     assert {cause: lost.seconds for cause, lost in run.lost.items()} == {"workers_failed": pytest.approx(6.0)}
 
 
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["before the seal", "after the seal"])
+def test_a_corrected_cause_replaces_the_first_one(is_sealed: bool) -> None:
+    story = training()
+    story.open(2, WorkersFailed("n1", 1, "connection reset"), after_s=100.0)
+    story.arrive(2, 1, 2)
+    lost = NodesLost(("n0",), (0,))
+    correction = journal.CauseCorrected(cycle_id=2, why=lost)
+    if is_sealed:
+        story.seal(2, [2, 1], after_s=3.0)
+        story.tell(correction)
+    else:
+        story.tell(correction)
+        assert story.state.status_detail == "lost n0 (rank 0)"
+        story.seal(2, [2, 1], after_s=3.0)
+    first, second = view_cycles(story.state, story.now_ns)
+    assert (second.why, second.why_text, second.opened_by) == (lost, "lost n0 (rank 0)", "n0")
+    assert (second.lost_s, second.lost_cause) == (pytest.approx(3.0), "nodes_lost")
+    assert first.status_detail == "lost n0 (rank 0)"
+    run = view_run(story.state, story.now_ns)
+    assert run is not None
+    assert {cause: (each.times, each.seconds) for cause, each in run.lost.items()} == {
+        "nodes_lost": (1, pytest.approx(3.0))
+    }
+    assert run.status_detail == "2 nodes train in cycle 2"
+
+
+def test_a_correction_moves_the_time_of_its_own_cycle_alone() -> None:
+    story = training()
+    for cycle_id in (2, 3):
+        story.open(cycle_id, WorkersFailed("n1", 1, "connection reset"), after_s=100.0)
+        story.arrive(cycle_id, 1, 2)
+        story.seal(cycle_id, [2, 1], after_s=float(cycle_id))
+    story.tell(journal.CauseCorrected(cycle_id=2, why=NodesLost(("n0",), (0,))))
+    assert {cause: (each.times, each.lost_ns // NS) for cause, each in story.state.lost.items()} == {
+        "nodes_lost": (1, 2),
+        "workers_failed": (1, 3),
+    }
+
+
 def test_a_finished_node_that_is_lost_broke_nothing() -> None:
     story = training()
     story.tell(journal.NodeFinished(cycle_id=1, incarnation=story.names[0], node="n"), after_s=10.0)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from ft_rendezvous.cli.report import read_report
+from ft_rendezvous.core.model import NodesLost, VerdictKind
+from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.known import NS, RunState
 from ft_rendezvous.state.model.view import view_run
 from ft_rendezvous.state.read.log_reader import Gap, LogReader
@@ -16,6 +18,7 @@ from ft_rendezvous.state.report.page import write_page
 from ft_rendezvous.state.report.plots import CannotDraw, draw_timeline
 from ft_rendezvous.state.report.report import Phase, Report
 from tests.state.layout import lay_out, path_of
+from tests.state.page.story import Story
 from tests.state.recording import record_seed
 from tests.state.story import tell_story
 
@@ -52,6 +55,29 @@ def test_time_adds_up_to_what_the_fold_counts(tmp_path: Path, seeds: range) -> N
             assert before.end_ns == after.start_ns
         if report.spans and state.end_ns is not None:
             assert (report.spans[0].start_ns, report.spans[-1].end_ns) == (state.start_ns, state.end_ns)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["before the seal", "after the seal"])
+def test_lost_time_is_reported_under_the_corrected_cause(tmp_path: Path, is_sealed: bool) -> None:
+    story = Story(began_ago_s=600)
+    story.begin(5, 4)
+    story.wait(300)
+    victim = story.node(2)
+    story.fail(1, "connection reset")
+    correction = journal.CauseCorrected(cycle_id=2, why=NodesLost((victim.name,), (2,)))
+    if not is_sealed:
+        story.tell(correction)
+    story.recover(4, 3.0)
+    if is_sealed:
+        story.tell(correction)
+    story.wait(10)
+    story.end(VerdictKind.SUCCEEDED)
+    picture, report = read_report(lay_out(tmp_path, story.lines), story.state.time_ns)
+    assert [(span.phase, span.cause) for span in report.spans if span.cause] == [(Phase.LOST, "nodes_lost")]
+    page = write_page(picture, report)
+    assert "lost: nodes lost" in page
+    assert "lost: workers failed" not in page
+    assert f"lost {victim.name} (rank 2)" in page
 
 
 def test_the_story_has_its_slow_its_flapping_and_its_failed(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
-from ft_rendezvous.core.model import AnyWhy
+from ft_rendezvous.core.model import AnyWhy, NodesLost
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.protocol.codec import BadRecord
-from ft_rendezvous.state.model.events import decode_event, make_event, tell_state
+from ft_rendezvous.state.model.events import SOURCES, StateTold, decode_event, make_event, tell_state
 from ft_rendezvous.state.model.known import RunState, cause_of
 from ft_rendezvous.state.model.wording import CAUSES, describe, local_time, names_in
 from ft_rendezvous.state.read.log_reader import Missing, describe_missing
@@ -34,6 +34,7 @@ def test_every_kind_of_event_has_its_sentence() -> None:
     rare = [
         journal.RecordRefused(cycle_id=1, record=BadRecord("no record", "x")),
         journal.HostLeft(),
+        journal.CauseCorrected(cycle_id=2, why=NodesLost(("n1",), (3,))),
         journal.NodeUnhealthy(cycle_id=1, incarnation="a" * 16, node="n1", reason="a bad disk"),
         journal.CycleCalled(cycle_id=1, incarnations=(), nodes=(), reason="growth"),
         journal.CycleSettled(cycle_id=1, failures=2, first=None),
@@ -41,11 +42,16 @@ def test_every_kind_of_event_has_its_sentence() -> None:
     assert [describe(make_event(1, 0, entry)) for entry in rare] == [
         "a record was refused: no record: x",
         "the store host was ended, and the run with it",
+        "the cause of cycle 2 is corrected: lost n1 (rank 3)",
         "n1 is not fit to train: a bad disk",
         "cycle 2 is called at the next checkpoint: growth",
         "cycle 1 is settled: nobody is charged for 2 failures",
     ]
     assert told | {type(entry) for entry in rare} == set(get_args(journal.Entry))
+
+
+def test_every_kind_of_event_says_what_it_is_about() -> None:
+    assert set(SOURCES) == {*get_args(journal.Entry), StateTold}
 
 
 def test_a_told_state_says_that_something_is_missing() -> None:

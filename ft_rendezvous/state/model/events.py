@@ -48,15 +48,50 @@ _decoder = msgspec.json.Decoder(Event)
 _state_decoder = msgspec.json.Decoder(RunState)
 
 
-def source_of(entry: AnyEvent) -> Source:
-    name = type(entry).__name__
-    if name.startswith("Cycle"):
-        return Source.CYCLE
-    return Source.NODE if name.startswith(("Node", "Workers")) else Source.RUN
+SOURCES: dict[type, Source] = {
+    **dict.fromkeys(
+        (
+            journal.RunBegan,
+            journal.Looked,
+            journal.RecordRefused,
+            journal.RunEnded,
+            journal.HostLeft,
+            StateTold,
+        ),
+        Source.RUN,
+    ),
+    **dict.fromkeys(
+        (
+            journal.CycleOpened,
+            journal.CauseCorrected,
+            journal.CycleWaits,
+            journal.CycleSealed,
+            journal.CyclePlaced,
+            journal.CycleCalled,
+            journal.CycleSettled,
+        ),
+        Source.CYCLE,
+    ),
+    **dict.fromkeys(
+        (
+            journal.NodeJoined,
+            journal.NodesArrived,
+            journal.NodesSilent,
+            journal.NodesHeard,
+            journal.NodeFenced,
+            journal.NodeFinished,
+            journal.NodeWent,
+            journal.NodeUnhealthy,
+            journal.WorkersEnded,
+        ),
+        Source.NODE,
+    ),
+}
+"""What each kind of event is about."""
 
 
 def make_event(event_id: int, timestamp_ns: int, entry: AnyEvent) -> Event:
-    return Event(event_id=event_id, timestamp_ns=timestamp_ns, source_type=source_of(entry), event=entry)
+    return Event(event_id=event_id, timestamp_ns=timestamp_ns, source_type=SOURCES[type(entry)], event=entry)
 
 
 def encode_event(event: Event) -> bytes:

@@ -20,7 +20,7 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.known import NS, LostTime, Member, RunState, cause_of_pause, role_of
+from ft_rendezvous.state.model.known import NS, LostTime, Member, RunState, cause_of, cause_of_pause, role_of
 from ft_rendezvous.state.model.records import (
     CYCLE_TABLE,
     END_OF_RUN,
@@ -76,6 +76,8 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
                 member.silent_since_ns = None
         case journal.CycleOpened():
             _open(state, time_ns, entry)
+        case journal.CauseCorrected():
+            _correct_cause(state, entry)
         case journal.CycleWaits():
             state.waits = entry.reason
         case journal.CycleSealed():
@@ -162,6 +164,25 @@ def _open(state: RunState, time_ns: int, entry: journal.CycleOpened) -> None:
     _forget_cycles(state)
 
 
+def _correct_cause(state: RunState, entry: journal.CauseCorrected) -> None:
+    """A cycle opened for another cause than the coordinator knew at that time."""
+    cycle = _find_cycle(state, entry.cycle_id)
+    if cycle is None:
+        return
+    cause = cause_of(entry.why)
+    changes: dict[str, object] = {"why": entry.why, "why_text": str(entry.why), "opened_by": _opener_of(entry.why)}
+    if cycle.lost_cause and cycle.lost_cause != cause:
+        lost_ns = round(cycle.lost_s * NS)
+        _charge(state, cycle.lost_cause, -lost_ns, times=-1)
+        _charge(state, cause, lost_ns, times=1)
+        changes["lost_cause"] = cause
+    _update_cycle(state, entry.cycle_id, **changes)
+    # The cycle before ended of this cause.
+    _update_cycle(state, entry.cycle_id - 1, status_detail=str(entry.why))
+    if cycle.status is CycleStatus.PENDING:
+        state.status_detail = str(entry.why)
+
+
 def _seal(state: RunState, time_ns: int, entry: journal.CycleSealed) -> None:
     ranks, standbys = entry.placement.ranks, entry.placement.standbys
     first: int | None = 0
@@ -172,7 +193,7 @@ def _seal(state: RunState, time_ns: int, entry: journal.CycleSealed) -> None:
     for incarnation in standbys:
         member = state.members[incarnation]
         member.rank, member.seated_in, member.first_global_rank = None, entry.cycle_id, None
-    lost_ns = _account_lost(state, time_ns)
+    lost_ns, cause = _account_lost(state, time_ns)
     state.sealed_in, state.whole_since_ns, state.waits = entry.cycle_id, time_ns, ""
     state.has_lost, state.silent_s = False, 0.0
     state.status = step(RUN_TABLE, state.status, RunStatus.RUNNING)
@@ -184,6 +205,7 @@ def _seal(state: RunState, time_ns: int, entry: journal.CycleSealed) -> None:
         seal_time_ns=time_ns,
         time_to_seal_s=entry.waited_s,
         lost_s=lost_ns / NS,
+        lost_cause=cause,
         master=entry.master,
         active=len(ranks),
         standby=len(standbys),
@@ -286,15 +308,23 @@ def _stopped_earlier(state: RunState, time_ns: int) -> None:
         state.broken_since_ns = stopped_ns
 
 
-def _account_lost(state: RunState, time_ns: int) -> int:
-    """Nobody trained until now: charge it to what opened the cycle. Returns how long that was."""
+def _account_lost(state: RunState, time_ns: int) -> tuple[int, str]:
+    """No node trained until now: charge it to what opened the cycle. Returns how long that was, and the cause."""
     if state.broken_since_ns is None:
-        return 0
+        return 0, ""
     lost_ns, state.broken_since_ns = time_ns - state.broken_since_ns, None
     cause = cause_of_pause(state)
-    total = state.lost.get(cause, LostTime())
-    state.lost[cause] = LostTime(times=total.times + 1, lost_ns=total.lost_ns + lost_ns)
-    return lost_ns
+    _charge(state, cause, lost_ns, times=1)
+    return lost_ns, cause
+
+
+def _charge(state: RunState, cause: str, lost_ns: int, times: int) -> None:
+    before = state.lost.get(cause, LostTime())
+    after = LostTime(times=before.times + times, lost_ns=before.lost_ns + lost_ns)
+    if after.times:
+        state.lost[cause] = after
+    else:
+        del state.lost[cause]
 
 
 def _opener_of(why: AnyWhy) -> str:

@@ -179,7 +179,7 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True):
     status: CycleStatus
     status_detail: str
     why: AnyWhy
-    """Why it was opened."""
+    """Why it was opened, as far as it is known by now: a later event may correct it."""
     why_text: str
     opened_by: str
     """Who made it necessary: a node, an operator, or the coordinator itself."""
@@ -189,6 +189,8 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True):
     time_to_seal_s: float | None = None
     lost_s: float = 0.0
     """How long nobody trained before it was sealed, from when the world before it was last known to be whole."""
+    lost_cause: str = ""
+    """What that time is charged to, as in `Run.lost`; empty where none was lost."""
     master: str = ""
     active: int = 0
     standby: int = 0

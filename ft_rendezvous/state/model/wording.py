@@ -51,6 +51,8 @@ def _describe(entry: AnyEvent, names: Mapping[str, str]) -> str:
             return "the store host was ended, and the run with it"
         case journal.CycleOpened():
             return f"cycle {entry.cycle_id} opens: {entry.why}"
+        case journal.CauseCorrected():
+            return f"the cause of cycle {entry.cycle_id} is corrected: {entry.why}"
         case journal.CycleWaits():
             return f"cycle {entry.cycle_id} waits: {entry.reason}"
         case journal.CycleSealed():

@@ -13,7 +13,7 @@ from enum import StrEnum
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import Event, StateTold
-from ft_rendezvous.state.model.known import NS, RunState, cause_of_pause
+from ft_rendezvous.state.model.known import NS, RunState, cause_of, cause_of_pause
 
 SLOW_KEPT = 3
 """Of one cycle."""
@@ -146,6 +146,8 @@ class Report:
                 self._arrive(entry, state, time_ns)
             case journal.WorkersEnded():
                 self._fail(entry.failure, time_ns)
+            case journal.CauseCorrected():
+                self._correct_cause(entry)
             case journal.CycleSettled():
                 self._notes(entry.cycle_id).charged = entry.first
             case journal.CycleSealed():
@@ -207,6 +209,16 @@ class Report:
         if last is not None and last.phase is Phase.TRAINING and last.start_ns <= after.since_ns < last.end_ns:
             before.since_ns = after.since_ns
             self.spans[-1:] = [replace(last, end_ns=after.since_ns)] if after.since_ns > last.start_ns else []
+
+    def _correct_cause(self, entry: journal.CauseCorrected) -> None:
+        """The time that was lost before a cycle was lost to another cause."""
+        cause = cause_of(entry.why)
+        now = self._now
+        if now is not None and now.phase is Phase.LOST and now.cycle_id == entry.cycle_id:
+            now.cause = cause
+        for index, span in enumerate(self.spans):
+            if span.phase is Phase.LOST and span.cycle_id == entry.cycle_id:
+                self.spans[index] = replace(span, cause=cause)
 
     def _close(self, end_ns: int) -> None:
         now, self._now = self._now, None

@@ -10,7 +10,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.core.model import NodesLost, VerdictKind
 from ft_rendezvous.protocol import journal
 from tests.state.page.browser import Page, Server
 from tests.state.page.story import Story, crowded, eventful
@@ -174,6 +174,22 @@ def test_every_cycle_says_why_it_began_and_what_it_cost(page: Page, server: Serv
     assert "exit code 1: RuntimeError: CUDA error: an illegal memory access was encountered" in told
     assert any("/scratch/logs/llama-70b/cycle_1/rank_24/stderr.log" in each for each in told)
     assert "1" in told, "the exit code"
+
+
+def test_a_corrected_cause_is_shown(page: Page, server: Server) -> None:
+    story = Story(began_ago_s=60, nnodes="4:5")
+    story.begin(5, 4)
+    story.wait(30)
+    show(page, server, story)
+    story.fail(1, "connection reset")
+    page.wait("the first cause", lambda: page.all(".cycle .why")[0].startswith("workers failed on infra rank 1"))
+    story.tell(journal.CauseCorrected(cycle_id=2, why=NodesLost((story.node(2).name,), (2,))))
+    page.wait("the true cause", lambda: page.all(".cycle .why")[0].startswith("lost infra rank 2"))
+    told = "The cause of cycle 2 is corrected: lost infra rank 2 at 10.0.0.3 pid 4002 (rank 2)."
+    page.wait("a sentence", lambda: any(told in each for each in page.events()))
+    story.arrive(story.live)
+    story.seal(4)
+    page.wait("the time is charged to it", lambda: any("nodes lost, 1×" in each for each in page.all("#cause-list li")))
 
 
 def test_bars_share_one_time_axis(page: Page, server: Server) -> None:

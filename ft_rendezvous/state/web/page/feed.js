@@ -13,7 +13,7 @@ const FIRST_EVENTS = 400; // How many old events are asked for.
 const HURRY_MS = 100;
 const IDLE_MS = 5_000; // How often something is read of which no event tells.
 
-const NEEDS = { Looked: ["run"], CycleWaits: ["run", "cycles"], CyclePlaced: ["cycles"] };
+const NEEDS = { Looked: ["run"], CycleWaits: ["run", "cycles"], CauseCorrected: ["run", "cycles"], CyclePlaced: ["cycles"] };
 const ALL = ["run", "cycles", "nodes"];
 const OVER = new Set(["FINISHED", "ERRORED", "ABORTED"]);
 

@@ -155,6 +155,7 @@ const SENTENCES = {
     ["workers_failed", "nodes_lost"].includes(e.why?.why) || e.why?.outcome === "failed" ? "bad" : "plain",
     `Cycle ${e.cycle_id} opened: ${whyText(e.why)}.`,
   ],
+  CauseCorrected: (e) => ["bad", `The cause of cycle ${e.cycle_id} is corrected: ${whyText(e.why)}.`],
   CycleWaits: (e) => ["plain", `Cycle ${e.cycle_id} waits: ${e.reason}.`],
   CycleSealed: (e) => [
     "good",
