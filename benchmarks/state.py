@@ -19,7 +19,7 @@ from benchmarks.measure import OURS, Case, Sample, require, timed
 from ft_rendezvous.core.model import FirstCycle, Placement
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.events import encode_event, make_event
+from ft_rendezvous.state.model.events import decode_event, encode_event, make_event
 from ft_rendezvous.state.model.known import NS
 from ft_rendezvous.state.web.app import make_app
 from ft_rendezvous.state.web.hub import Hub
@@ -52,11 +52,11 @@ def large_run(nodes: int) -> Iterator[bytes]:
         journal.RunBegan(
             run_id="large", epoch=EPOCH, settings={"nnodes": f"{nodes}:{nodes}"}, versions={}, host="head pid 1"
         ),
-        journal.CycleOpened(cycle_id=1, why=FirstCycle()),
+        journal.CycleOpened(cycle_id=1, why=FirstCycle(), roles={}),
         *(_join(number, name) for number, name in enumerate(names)),
         journal.NodesArrived(cycle_id=1, incarnations=names),
         journal.CycleSealed(
-            cycle_id=1, placement=Placement(ranks=names, standbys=()), waited_s=1.0, master="10.0.0.0:29500"
+            cycle_id=1, placement=Placement(ranks=names, standbys=()), roles={}, waited_s=1.0, master="10.0.0.0:29500"
         ),
     ]
     for number, entry in enumerate(entries, start=1):
@@ -111,11 +111,12 @@ def _join(number: int, name: str) -> journal.NodeJoined:
 def _prepare(path: str, encode: Callable[[Hub], bytes]) -> Iterator[Mapping[str, Sample]]:
     hub = Hub()
     for line in large_run(NODES):
-        hub.take(line)
+        hub.take(decode_event(line), line)
     numbers = count(hub.read(lambda state: state.event_id) + 1)
 
     def change() -> None:
-        hub.take(look(next(numbers)))
+        line = look(next(numbers))
+        hub.take(decode_event(line), line)
 
     with serving(hub) as port:
         connection = HTTPConnection("127.0.0.1", port)

@@ -187,6 +187,7 @@ class Registry:
                         cycle_id=cycle_id,
                         incarnation=incarnation,
                         node=member.name,
+                        role=member.role,
                         outcome=record.outcome,
                         reason=record.reason,
                     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import Event, encode_event, make_event, take_event
-from ft_rendezvous.state.model.known import RunState, role_of
+from ft_rendezvous.state.model.known import RunState
 from ft_rendezvous.state.model.records import CycleStatus, NodeStatus
 from tests.sim.world import World
 
@@ -51,7 +51,7 @@ class Recording:
     def compare_with_roster(self) -> None:
         """The fold must know of every live node what the coordinator itself knows."""
         state, roster = self.state, self.world.host.coordinator.roster
-        known = {name: role_of(state, member) for name, member in state.members.items() if _is_live(member.status)}
+        known = {name: member.role for name, member in state.members.items() if _is_live(member.status)}
         actual = {name: str(member.role) for name, member in roster.members.items()}
         assert {name: str(role) for name, role in known.items()} == actual
         assert state.live == len(actual)

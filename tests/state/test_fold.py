@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.lifecycle import NodeStep, Role, roles_after
 from ft_rendezvous.core.model import (
     AnyWhy,
     FirstCycle,
@@ -25,7 +26,7 @@ from ft_rendezvous.errors import ProtocolBug
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import encode_state
 from ft_rendezvous.state.model.fold import FAILURES_KEPT, NS, fold
-from ft_rendezvous.state.model.known import RunState, role_of
+from ft_rendezvous.state.model.known import RunState
 from ft_rendezvous.state.model.records import (
     CYCLE_TABLE,
     NODE_TABLE,
@@ -59,7 +60,8 @@ class Story:
         return round(self.now_s * NS)
 
     def open(self, cycle_id: int, why: AnyWhy | None = None, after_s: float = 0.0) -> None:
-        self.tell(journal.CycleOpened(cycle_id=cycle_id, why=why or FirstCycle()), after_s=after_s)
+        roles = roles_after(NodeStep.REOPEN)
+        self.tell(journal.CycleOpened(cycle_id=cycle_id, why=why or FirstCycle(), roles=roles), after_s=after_s)
 
     def join(self, *numbers: int) -> None:
         for number in numbers:
@@ -85,7 +87,13 @@ class Story:
 
     def seal(self, cycle_id: int, ranks: list[int], standbys: list[int] | None = None, after_s: float = 0.0) -> None:
         placement = Placement(tuple(self.names[n] for n in ranks), tuple(self.names[n] for n in standbys or []))
-        entry = journal.CycleSealed(cycle_id=cycle_id, placement=placement, waited_s=after_s, master="h:1")
+        entry = journal.CycleSealed(
+            cycle_id=cycle_id,
+            placement=placement,
+            roles=roles_after(NodeStep.PASS_OVER),
+            waited_s=after_s,
+            master="h:1",
+        )
         self.tell(entry, after_s=after_s)
 
     def lose(self, number: int, silent_s: float = 5.0, after_s: float = 0.0) -> None:
@@ -100,7 +108,7 @@ class Story:
         self.tell(entry, after_s=after_s)
 
     def role(self, number: int) -> NodeRole:
-        return role_of(self.state, self.state.members[self.names[number]])
+        return self.state.members[self.names[number]].role
 
 
 def training(**options: int) -> Story:
@@ -222,11 +230,18 @@ def test_quarantined_drained_and_refused() -> None:
     )
     story.tell(fence)
     assert story.role(0) is NodeRole.QUARANTINED
-    called = journal.CycleCalled(cycle_id=1, incarnations=(story.names[1],), nodes=("n",), reason="SIGUSR1")
+    called = journal.CycleCalled(
+        cycle_id=1, incarnations=(story.names[1],), roles=(Role.ACTIVE,), nodes=("n",), reason="SIGUSR1"
+    )
     story.tell(called)
     assert "draining: SIGUSR1" in view_nodes(story.state)[0].status_detail
     went = journal.NodeWent(
-        cycle_id=1, incarnation=story.names[1], node="n", outcome=Outcome.DRAINED, reason="asked to go"
+        cycle_id=1,
+        incarnation=story.names[1],
+        node="n",
+        role=Role.ACTIVE,
+        outcome=Outcome.DRAINED,
+        reason="asked to go",
     )
     story.tell(went)
     assert story.role(1) is NodeRole.DRAINED
@@ -405,7 +420,8 @@ def test_who_had_arrived_and_goes_is_waited_for_again() -> None:
     assert view_cycles(story.state, story.now_ns)[-1].status_detail == "waiting for 1 of 4 nodes"
     story.lose(0)
     names = (story.names[1],)
-    story.tell(journal.CycleCalled(cycle_id=1, incarnations=names, nodes=names, reason="maintenance"))
+    roles = (Role.HOT_SPARE,)
+    story.tell(journal.CycleCalled(cycle_id=1, incarnations=names, roles=roles, nodes=names, reason="maintenance"))
     story.lose(1)  # Counted out once.
     story.lose(3)  # It never was counted in.
     cycle = view_cycles(story.state, story.now_ns)[-1]
@@ -491,19 +507,34 @@ def test_the_dead_are_forgotten_in_the_end() -> None:
 
 
 def test_folding_one_event_costs_the_same_however_many_nodes_there_are() -> None:
-    """As a ratio of the best of several, for events that name no nodes."""
+    """As a ratio of the best of several, for events that neither open nor seal a cycle."""
 
     def cost(nodes: int) -> float:
         story = Story(nodes=nodes, wanted=nodes)
         cycles_of_a_crowd(story, 1, 2)
         best = float("inf")
-        for cycle_id in range(3, 60):
-            why = WorkersFailed("n", 0, "exit code 1")
-            story.state.status, story.state.sealed_in = RunStatus.RUNNING, cycle_id - 1
+        for turn in range(60):
             began = time.perf_counter()
-            story.open(cycle_id, why)
-            story.tell(journal.CycleWaits(cycle_id=cycle_id, reason="x"))
+            story.tell(journal.CycleWaits(cycle_id=2, reason="x"))
+            story.tell(journal.NodesSilent(cycle_id=2, silent_s={story.names[0]: 2.5}))
+            story.tell(journal.NodesHeard(cycle_id=2, incarnations=(story.names[0],)))
+            story.tell(journal.Looked(cycle_id=2, live=nodes, oldest_s=0.1, operations=turn))
             best = min(best, time.perf_counter() - began)
         return best
 
     assert cost(10_000) < 20 * cost(10)
+
+
+def test_opening_a_cycle_costs_no_more_than_the_arrivals_and_the_seal_before_it() -> None:
+    story = Story(nodes=10_000, wanted=10_000)
+    cycles_of_a_crowd(story, 1, 1)
+    everybody = range(len(story.names))
+    opening_s = sealing_s = float("inf")
+    for cycle_id in range(2, 12):
+        began = time.perf_counter()
+        story.open(cycle_id, WorkersFailed("n", 0, "exit code 1"))
+        opened = time.perf_counter()
+        story.arrive(cycle_id, *everybody)
+        story.seal(cycle_id, list(everybody))
+        opening_s, sealing_s = min(opening_s, opened - began), min(sealing_s, time.perf_counter() - opened)
+    assert opening_s < sealing_s

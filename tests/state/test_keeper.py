@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -112,6 +113,28 @@ def test_a_keeper_that_never_goes_on_is_not_waited_for(
     assert "did not end in time: the last events may be missing" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "line", [b"\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"null\n", b'{"event_id":1e999}\n', b"{no event\n"]
+)
+def test_a_line_that_is_no_event_ends_the_keeper_and_the_next_one_is_told_everything(
+    tmp_path: Path, line: bytes
+) -> None:
+    recording, feeds = record_seed(3), list[Feed]()
+    recorder = start(tmp_path, feeds)
+    half = len(recording.events) // 2
+    for event in recording.events[:half]:
+        recorder(event.event)  # type: ignore[arg-type]
+    wait_for(lambda: sum(path.read_bytes().count(b"\n") for path in log_files(tmp_path)) == half)
+    first = wait_for_process(feeds[0])
+    assert first.stdin is not None
+    os.write(first.stdin.fileno(), line)
+    assert first.wait(LONG_S) != 0
+    for event in recording.events[half:]:
+        recorder(event.event)  # type: ignore[arg-type]
+    recorder.close()
+    assert encode_state(state_of(log_files(tmp_path))) in recorder.look(0)[0]
+
+
 def wait_for_process(feed: Feed) -> subprocess.Popen[bytes]:
     wait_for(lambda: feed.process is not None)
     assert feed.process is not None
@@ -122,7 +145,7 @@ def test_a_bug_in_what_is_told_ends_the_recording_and_nothing_else(caplog: pytes
     recording = record_seed(3)
     recorder = Recorder()
     placement = Placement(("a node that never joined",), ())
-    recorder(CycleSealed(cycle_id=1, placement=placement, waited_s=0.0, master=""))
+    recorder(CycleSealed(cycle_id=1, placement=placement, roles={}, waited_s=0.0, master=""))
     wait_for(lambda: "training goes on" in caplog.text)
     tell(recorder, recording)
     recorder.close()

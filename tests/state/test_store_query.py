@@ -12,7 +12,6 @@ from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Add, Check, Set
 from ft_rendezvous.state.model.events import decode_event
-from ft_rendezvous.state.model.known import role_of
 from ft_rendezvous.state.model.records import NodeRole, RunStatus
 from ft_rendezvous.state.model.view import view_cycles, view_nodes, view_run
 from ft_rendezvous.state.read.store_query import PART_BYTES, Visitor, Window, _split
@@ -31,7 +30,7 @@ def test_a_live_run_tells_how_it_stands() -> None:
         wait_for(lambda: visitor.look(0).state.status is RunStatus.RUNNING)
         glimpse = visitor.look(0)
         state = glimpse.state
-        assert [role_of(state, member) for member in state.members.values()] == [NodeRole.ACTIVE, NodeRole.ACTIVE]
+        assert [member.role for member in state.members.values()] == [NodeRole.ACTIVE, NodeRole.ACTIVE]
         told = view_run(state, state.time_ns)
         assert told is not None
         assert (told.name, told.live, told.wanted) == (run.settings.run_id, 2, 2)

@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import AnyWhy, NodesLost
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.protocol.codec import BadRecord
@@ -36,7 +37,7 @@ def test_every_kind_of_event_has_its_sentence() -> None:
         journal.HostLeft(),
         journal.CauseCorrected(cycle_id=2, why=NodesLost(("n1",), (3,))),
         journal.NodeUnhealthy(cycle_id=1, incarnation="a" * 16, node="n1", reason="a bad disk"),
-        journal.CycleCalled(cycle_id=1, incarnations=(), nodes=(), reason="growth"),
+        journal.CycleCalled(cycle_id=1, incarnations=(), roles=(), nodes=(), reason="growth"),
         journal.CycleSettled(cycle_id=1, failures=2, first=None),
     ]
     assert [describe(make_event(1, 0, entry)) for entry in rare] == [
@@ -62,6 +63,22 @@ def test_a_told_state_says_that_something_is_missing() -> None:
     assert describe(decode_event(tell_state(RunState()))).endswith("INITIALIZING, 0 nodes alive")
 
 
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ((2, 0, 1, 0), "2 nodes keep their ranks, 1 node is new; spares cover no loss"),
+        ((1, 1, 0, 2), "1 node keeps its rank, 1 node has another rank, 2 nodes are spares now; spares cover no loss"),
+        ((0, 0, 1_000, 0), "1,000 nodes are new; spares cover no loss"),
+    ],
+)
+def test_a_placement_is_told_in_a_sentence(counts: tuple[int, int, int, int], sentence: str) -> None:
+    kept, moved, new, benched = counts
+    entry = journal.CyclePlaced(
+        cycle_id=3, kept=kept, moved=moved, new=new, benched=benched, effect="spares cover no loss"
+    )
+    assert describe(make_event(1, 0, entry)) == f"cycle 3 is placed: {sentence}"
+
+
 def test_who_is_not_known_by_name_is_told_by_incarnation() -> None:
     entry = journal.NodesSilent(cycle_id=1, silent_s={"a" * 16: 2.5})
     assert describe(make_event(1, 0, entry)) == f"{'a' * 16} has been silent for 2.5 s"
@@ -72,7 +89,12 @@ def test_who_is_not_known_by_name_is_told_by_incarnation() -> None:
 
 def test_what_a_terminal_would_obey_is_taken_out() -> None:
     entry = journal.NodeWent(
-        cycle_id=1, incarnation="a" * 16, node="n\x1b]0;owned\x07", outcome="left", reason="\x1b[2J\r\nbye\x9b31m"
+        cycle_id=1,
+        incarnation="a" * 16,
+        node="n\x1b]0;owned\x07",
+        role=Role.STANDBY,
+        outcome="left",
+        reason="\x1b[2J\r\nbye\x9b31m",
     )
     assert describe(make_event(1, 0, entry)) == "n ]0;owned  went, left:  [2J bye 31m"
     assert clean(" a\u2028b\x00 ") == "a b"

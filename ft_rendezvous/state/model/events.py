@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.fold import fold
 from ft_rendezvous.state.model.known import RunState
-from ft_rendezvous.state.model.records import SCHEMA_VERSION
+from ft_rendezvous.state.model.records import END_OF_RUN, SCHEMA_VERSION, RunStatus
 
 
 class Source(StrEnum):
@@ -34,12 +35,16 @@ AnyEvent = journal.Entry | StateTold
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the log: an entry of the journal with its number and its time."""
+
     event_id: int
     """From 1 without gaps. A told state has the number of the last event in it."""
     timestamp_ns: int
     """On the clock of the store's machine."""
     source_type: Source
     schema_version: int = SCHEMA_VERSION
+    ends_run_as: RunStatus | UnsetType = UNSET
+    """The status that the run has from now on, in the event that ends it alone."""
     event: AnyEvent
 
 
@@ -91,7 +96,16 @@ SOURCES: dict[type, Source] = {
 
 
 def make_event(event_id: int, timestamp_ns: int, entry: AnyEvent) -> Event:
-    return Event(event_id=event_id, timestamp_ns=timestamp_ns, source_type=SOURCES[type(entry)], event=entry)
+    ends_run_as: RunStatus | UnsetType = UNSET
+    if isinstance(entry, journal.RunEnded | journal.HostLeft):
+        ends_run_as = END_OF_RUN[entry.verdict.kind]
+    return Event(
+        event_id=event_id,
+        timestamp_ns=timestamp_ns,
+        source_type=SOURCES[type(entry)],
+        ends_run_as=ends_run_as,
+        event=entry,
+    )
 
 
 def encode_event(event: Event) -> bytes:

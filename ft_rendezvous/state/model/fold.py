@@ -1,14 +1,18 @@
-"""What is known of a run, as a fold over its events: one event costs the same with ten nodes and with ten thousand.
+"""What is known of a run, as a fold over its events.
 
-Pure: no clock, no file. An event that lists nodes costs its own length and nothing more. What is kept is bounded: old
-cycles are kept as summaries, then not at all, and so are the dead.
+Pure: no clock, no file. An event costs its own length; the opening and the seal of a cycle, which change what every
+node is, cost one step for each node. What a node is, the coordinator says; nothing here works it out. What is kept is
+bounded: old cycles are kept as summaries, then not at all, and so are the dead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import (
     AnyWhy,
     NodeLeft,
@@ -20,7 +24,7 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.known import NS, LostTime, Member, RunState, cause_of, cause_of_pause, role_of
+from ft_rendezvous.state.model.known import NS, LostTime, Member, RunState, cause_of, cause_of_pause
 from ft_rendezvous.state.model.records import (
     CYCLE_TABLE,
     END_OF_RUN,
@@ -83,11 +87,12 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
         case journal.CycleSealed():
             _seal(state, time_ns, entry)
         case journal.CyclePlaced():
-            _update_cycle(state, entry.cycle_id, placement=entry.summary)
+            _update_cycle(state, entry.cycle_id, placement=str(entry))
         case journal.CycleCalled():
-            for incarnation in entry.incarnations:
+            for incarnation, role in zip(entry.incarnations, entry.roles, strict=True):
                 member = state.members[incarnation]
                 _count_out(state, member)
+                member.role = NodeRole(role)
                 member.is_draining, member.status_detail = True, f"draining: {entry.reason}"
         case journal.WorkersEnded():
             _fail(state, time_ns, entry.failure)
@@ -96,7 +101,7 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
                 first = _failed(time_ns, entry.first)
                 _update_cycle(state, entry.cycle_id, first_failure=first, first_failure_node=entry.first.node)
         case journal.NodeFinished():
-            state.members[entry.incarnation].is_finished = True
+            state.members[entry.incarnation].role = NodeRole.FINISHED
         case journal.NodeFenced():
             _fence(state, time_ns, entry)
         case journal.NodeWent():
@@ -131,7 +136,7 @@ def _join(state: RunState, time_ns: int, entry: journal.NodeJoined) -> None:
 def _arrive(state: RunState, time_ns: int, entry: journal.NodesArrived) -> None:
     for incarnation in entry.incarnations:
         member = state.members[incarnation]
-        member.arrived_in, member.arrived_ns = entry.cycle_id, time_ns
+        member.role, member.arrived_in, member.arrived_ns = NodeRole.ARRIVED, entry.cycle_id, time_ns
     cycle = state.cycles[-1]
     state.cycles[-1] = msgspec.structs.replace(cycle, arrived=cycle.arrived + len(entry.incarnations))
 
@@ -149,6 +154,7 @@ def _open(state: RunState, time_ns: int, entry: journal.CycleOpened) -> None:
         state.status = step(RUN_TABLE, state.status, RunStatus.RESIZING if is_growth else RunStatus.RESTARTING)
     state.waits = ""
     state.status_detail = str(entry.why)
+    _change_roles(state, entry.roles)
     state.cycles.append(
         Cycle(
             run_id=state.began.epoch,
@@ -185,16 +191,17 @@ def _correct_cause(state: RunState, entry: journal.CauseCorrected) -> None:
 
 def _seal(state: RunState, time_ns: int, entry: journal.CycleSealed) -> None:
     ranks, standbys = entry.placement.ranks, entry.placement.standbys
+    _change_roles(state, entry.roles)
     first: int | None = 0
     for rank, incarnation in enumerate(ranks):
         member = state.members[incarnation]
-        member.rank, member.seated_in, member.first_global_rank = rank, entry.cycle_id, first
+        member.role, member.rank, member.first_global_rank = NodeRole.ACTIVE, rank, first
         first = None if first is None or member.workers is None else first + member.workers
     for incarnation in standbys:
         member = state.members[incarnation]
-        member.rank, member.seated_in, member.first_global_rank = None, entry.cycle_id, None
+        member.rank, member.first_global_rank = None, None
     lost_ns, cause = _account_lost(state, time_ns)
-    state.sealed_in, state.whole_since_ns, state.waits = entry.cycle_id, time_ns, ""
+    state.whole_since_ns, state.waits = time_ns, ""
     state.has_lost, state.silent_s = False, 0.0
     state.status = step(RUN_TABLE, state.status, RunStatus.RUNNING)
     state.status_detail = f"{len(ranks)} nodes train in cycle {entry.cycle_id}"
@@ -230,18 +237,16 @@ def _fence(state: RunState, time_ns: int, entry: journal.NodeFenced) -> None:
     if entry.cause is FenceCause.LOST:
         member.silent_since_ns = time_ns - round(entry.silent_s * NS)
         # One that has finished, or was there for the next world already, broke nothing.
-        if role_of(state, member) in (NodeRole.ACTIVE, NodeRole.AWAITED):
+        if member.role in (NodeRole.ACTIVE, NodeRole.AWAITED):
             state.has_lost, state.silent_s = True, max(state.silent_s, entry.silent_s)
             _stopped_earlier(state, member.silent_since_ns)
-    role = NodeRole.QUARANTINED if entry.cause is FenceCause.QUARANTINED else None
+    role = NodeRole.QUARANTINED if entry.cause is FenceCause.QUARANTINED else member.role
     _end_member(state, time_ns, member, f"{entry.cause}: {entry.reason}", role)
 
 
 def _go(state: RunState, time_ns: int, entry: journal.NodeWent) -> None:
     member = state.members[entry.incarnation]
-    role = NodeRole.DRAINED if entry.outcome is Outcome.DRAINED else None
-    if entry.outcome is Outcome.SUCCEEDED and member.rank is not None and member.seated_in == state.sealed_in:
-        role = NodeRole.FINISHED
+    role = NodeRole.DRAINED if entry.outcome is Outcome.DRAINED else NodeRole(entry.role)
     tail = f": {entry.reason}" if entry.reason else ""
     _end_member(state, time_ns, member, f"went, {entry.outcome}{tail}", role)
 
@@ -250,7 +255,7 @@ def _stay_away(state: RunState, time_ns: int, entry: journal.NodeUnhealthy) -> N
     member = state.members.get(entry.incarnation)
     # It may never have joined, and who was fenced may still say that it is unfit.
     if member is not None and member.status is not NodeStatus.DEAD:
-        _end_member(state, time_ns, member, f"unfit: {entry.reason}")
+        _end_member(state, time_ns, member, f"unfit: {entry.reason}", member.role)
 
 
 def _end(state: RunState, time_ns: int, verdict: Verdict) -> None:
@@ -271,9 +276,17 @@ def _end(state: RunState, time_ns: int, verdict: Verdict) -> None:
 # --- parts ----------------------------------------------------------------------------------------------
 
 
-def _end_member(state: RunState, time_ns: int, member: Member, detail: str, role: NodeRole | None = None) -> None:
+def _change_roles(state: RunState, roles: Mapping[Role, Role]) -> None:
+    """What all live nodes are from now on, by what they were."""
+    after = {NodeRole(before): NodeRole(role) for before, role in roles.items()}
+    for member in state.members.values():
+        if member.end_ns is None:
+            member.role = after.get(member.role, member.role)
+
+
+def _end_member(state: RunState, time_ns: int, member: Member, detail: str, role: NodeRole) -> None:
     _count_out(state, member)
-    member.end_role = role or role_of(state, member)
+    member.role = role
     member.status = step(NODE_TABLE, member.status, NodeStatus.DEAD)
     member.status_detail, member.end_ns = detail, time_ns
     state.live -= 1
@@ -287,7 +300,7 @@ def _end_member(state: RunState, time_ns: int, member: Member, detail: str, role
 def _count_out(state: RunState, member: Member) -> None:
     """A node that goes, or is asked to, is waited for again if it had arrived in the open cycle."""
     cycle = state.cycle
-    if cycle is not None and cycle.status is CycleStatus.PENDING and role_of(state, member) is NodeRole.ARRIVED:
+    if cycle is not None and cycle.status is CycleStatus.PENDING and member.role is NodeRole.ARRIVED:
         state.cycles[-1] = msgspec.structs.replace(cycle, arrived=cycle.arrived - 1)
 
 

@@ -1,8 +1,4 @@
-"""What is kept of a run: plain data, changed by `fold` alone.
-
-What an opening makes of everybody's role is not written down, so that it costs the same with ten nodes and with ten
-thousand: `role_of` works it out when somebody asks.
-"""
+"""What is kept of a run: plain data, changed by `fold` alone."""
 
 from __future__ import annotations
 
@@ -30,20 +26,18 @@ class Member(msgspec.Struct, kw_only=True):
     unit: str | None
     workers: int | None
     joined_ns: int
+    role: NodeRole = NodeRole.HOT_SPARE
+    """As the coordinator said last; of a dead node, what it was in the end."""
     status: NodeStatus = NodeStatus.ALIVE
     status_detail: str = ""
     rank: int | None = None
-    """In the world of cycle `seated_in`; None: it was a standby there."""
-    seated_in: int = 0
+    """In the last world that it was in; None: it was a standby there, or never in one."""
     first_global_rank: int | None = None
     arrived_in: int = 0
     arrived_ns: int | None = None
     silent_since_ns: int | None = None
-    is_finished: bool = False
     is_draining: bool = False
     end_ns: int | None = None
-    end_role: NodeRole | None = None
-    """What it was when it ended."""
     failure_count: int = 0
     failures: list[Failed] = []
 
@@ -69,8 +63,6 @@ class RunState(msgspec.Struct, kw_only=True):
     waits: str = ""
     """Why the open cycle is not sealed yet."""
     cycles: list[Cycle] = []
-    sealed_in: int = 0
-    """The last sealed cycle."""
     members: dict[str, Member] = {}
     live: int = 0
     dead: list[str] = []
@@ -94,25 +86,6 @@ class RunState(msgspec.Struct, kw_only=True):
     def cycle(self) -> Cycle | None:
         """The current one, or the last."""
         return self.cycles[-1] if self.cycles else None
-
-
-def role_of(state: RunState, member: Member) -> NodeRole:
-    """What a node is there for, in the current cycle."""
-    if member.end_role is not None:
-        return member.end_role
-    if member.is_finished:
-        return NodeRole.FINISHED
-    cycle_id = state.cycles[-1].cycle_id if state.cycles else 0
-    is_seated = member.seated_in == state.sealed_in > 0
-    if state.sealed_in == cycle_id:
-        if not is_seated:
-            return NodeRole.HOT_SPARE
-        return NodeRole.STANDBY if member.rank is None else NodeRole.ACTIVE
-    if member.is_draining:
-        return NodeRole.AWAITED if is_seated and member.rank is not None else NodeRole.HOT_SPARE
-    if member.arrived_in == cycle_id:
-        return NodeRole.ARRIVED
-    return NodeRole.AWAITED if is_seated and member.rank is not None else NodeRole.HOT_SPARE
 
 
 def cause_of(why: AnyWhy) -> str:

@@ -121,6 +121,23 @@ class NodeRole(StrEnum):
     QUARANTINED = "quarantined"
 
 
+class NodeKind(StrEnum):
+    """A node at a glance, in one word: its role while it is well, and else what is wrong with it."""
+
+    HOT_SPARE = NodeRole.HOT_SPARE.value
+    ARRIVED = NodeRole.ARRIVED.value
+    ACTIVE = NodeRole.ACTIVE.value
+    STANDBY = NodeRole.STANDBY.value
+    AWAITED = NodeRole.AWAITED.value
+    FINISHED = NodeRole.FINISHED.value
+    DRAINED = NodeRole.DRAINED.value
+    QUARANTINED = NodeRole.QUARANTINED.value
+    SUSPECT = "suspect"
+    DEAD = "dead"
+    LEFT = "left"
+    """It went when the run was over."""
+
+
 # --- records ----------------------------------------------------------------------------------------
 
 
@@ -149,6 +166,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     domain: str | None
     unit: str | None
     role: NodeRole
+    """Of a dead node: what it was in the end."""
+    kind: NodeKind
     status: NodeStatus
     status_detail: str
     group_rank: int | None
@@ -234,6 +253,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     status_detail: str
     start_time_ns: int
     end_time_ns: int | None
+    """None until the run is over."""
     settings: dict[str, str]
     versions: dict[str, str]
     store_host: str

@@ -9,8 +9,18 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ft_rendezvous.state.model.known import NS, Member, RunState, cause_of_pause, role_of
-from ft_rendezvous.state.model.records import Cycle, CycleStatus, Lost, Node, NodeStatus, Run, RunStatus
+from ft_rendezvous.state.model.known import NS, Member, RunState, cause_of_pause
+from ft_rendezvous.state.model.records import (
+    Cycle,
+    CycleStatus,
+    Lost,
+    Node,
+    NodeKind,
+    NodeRole,
+    NodeStatus,
+    Run,
+    RunStatus,
+)
 from ft_rendezvous.text import NAMED
 
 
@@ -82,7 +92,8 @@ def view_node(state: RunState, member: Member) -> Node:
         infra_rank=member.infra_rank,
         domain=member.domain,
         unit=member.unit,
-        role=role_of(state, member),
+        role=member.role,
+        kind=_kind_of(state, member),
         status=member.status,
         status_detail=member.status_detail,
         group_rank=member.rank,
@@ -97,11 +108,20 @@ def view_node(state: RunState, member: Member) -> Node:
     )
 
 
+def _kind_of(state: RunState, member: Member) -> NodeKind:
+    if member.status is NodeStatus.SUSPECT:
+        return NodeKind.SUSPECT
+    if member.end_ns is None or member.role in (NodeRole.FINISHED, NodeRole.DRAINED, NodeRole.QUARANTINED):
+        return NodeKind(member.role)
+    is_over = state.end_ns is not None and member.end_ns >= state.end_ns
+    return NodeKind.LEFT if is_over else NodeKind.DEAD
+
+
 def count_nodes(state: RunState) -> dict[str, dict[str, int]]:
     """How many nodes there are, by role and by status within."""
     counts: dict[str, dict[str, int]] = {}
     for member in state.members.values():
-        by_status = counts.setdefault(str(role_of(state, member)), {})
+        by_status = counts.setdefault(str(member.role), {})
         by_status[str(member.status)] = by_status.get(str(member.status), 0) + 1
     return counts
 

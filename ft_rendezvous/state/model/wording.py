@@ -63,7 +63,7 @@ def _describe(entry: AnyEvent, names: Mapping[str, str]) -> str:
                 f"train{'s' if active == 1 else ''}{spares}; master {entry.master}"
             )
         case journal.CyclePlaced():
-            return f"cycle {entry.cycle_id} is placed: {entry.summary}"
+            return f"cycle {entry.cycle_id} is placed: {entry}"
         case journal.CycleCalled(nodes=()):
             return f"cycle {entry.cycle_id + 1} is called at the next checkpoint: {entry.reason}"
         case journal.CycleCalled():

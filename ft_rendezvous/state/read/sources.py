@@ -18,6 +18,7 @@ from ft_rendezvous.state.model.known import RunState
 from ft_rendezvous.state.model.records import END_OF_RUN, Cycle, Node, Run
 from ft_rendezvous.state.model.view import end_last, view_cycles, view_nodes, view_run, view_vanished
 from ft_rendezvous.state.read.log_reader import POLL_S, LogReader, Missing, describe_missing, follow
+from ft_rendezvous.state.read.store_query import Glimpse, Visitor
 from ft_rendezvous.state.record.folders import choose_run
 
 
@@ -40,22 +41,6 @@ class Source(Protocol):
 
     def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
         """Events with a higher id than this, those that are there or until the run ends. Raises StateUnavailable."""
-
-
-class Glimpse(Protocol):
-    """What a store holds for onlookers."""
-
-    @property
-    def state(self) -> RunState: ...
-
-    @property
-    def lines(self) -> list[bytes]: ...
-
-
-class Visitor(Protocol):
-    """What `StoreSource` needs of `window.Visitor`."""
-
-    def look(self, after: int) -> Glimpse: ...
 
 
 class FolderSource:

@@ -46,6 +46,7 @@ def keep(config: KeeperConfig, lines: Iterator[bytes]) -> None:
 
 
 def _pass_on(lines: Iterator[bytes], sinks: list[Sink]) -> None:
+    """Decode each line once. A line that is no event ends this process: the next one begins with the whole state."""
     for line in lines:
         if not line.endswith(b"\n"):
             return  # The host died in the middle of a word.
@@ -66,7 +67,7 @@ def _show(config: KeeperConfig, port: int, lines: Iterator[bytes], sinks: list[S
 
     def read() -> None:
         try:
-            _pass_on(lines, [*sinks, lambda _event, line: hub.take(line)])
+            _pass_on(lines, [*sinks, hub.take])
         finally:
             hub.end()
             over.set()

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from ft_rendezvous.protocol.journal import RunBegan
-from ft_rendezvous.state.model.events import Event, StateTold, decode_event, take_event, tell_state
+from ft_rendezvous.state.model.events import Event, StateTold, take_event, tell_state
 from ft_rendezvous.state.model.known import HISTORY, RunState
 from ft_rendezvous.state.web.answers import Shelf
 
@@ -53,14 +53,11 @@ class Hub:
 
     # --- from the coordinator -------------------------------------------------------------------------
 
-    def take(self, line: bytes) -> None:
-        """Take in one more line. Never raises: after one that makes no sense, nothing counts until a told state."""
-        try:
-            event = decode_event(line)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            with self._lock:
-                self._miss(f"a line that is no event: {error}")
-            return
+    def take(self, event: Event, line: bytes) -> None:
+        """Take in one more event and its line.
+
+        Never raises: after an event that cannot follow, nothing counts until the state is told again.
+        """
         with self._lock:
             is_told = isinstance(event.event, StateTold)
             if self._problem is not None and not is_told:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ft_rendezvous.state.model import view
+from ft_rendezvous.state.model.events import decode_event
 from ft_rendezvous.state.web.app import make_app
 from ft_rendezvous.state.web.hub import Hub
 from ft_rendezvous.state.web.serving import Serving, serve
@@ -37,7 +38,7 @@ class Several:
                 self.hubs.append(Hub())
                 self.apps.append(make_app(self.hubs[-1], self.token))
             self.ids[began["epoch"]] = self.apps[-1]
-        self.hubs[-1].take(line)
+        self.hubs[-1].take(decode_event(line), line)
 
     def end(self) -> None:
         for hub in self.hubs:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.lifecycle import NodeStep, Role, roles_after
 from ft_rendezvous.core.model import (
     AnyWhy,
     FirstCycle,
@@ -94,7 +95,7 @@ class Story:
         pid = 4000 + infra_rank + 100_000 * len(starts)
         starts.append(f"{(infra_rank + 1) * 0x9E3779B97F4A7C15 + len(starts) & 2**64 - 1:016x}")
         name = f"infra rank {infra_rank} at {addr} pid {pid}"
-        is_sealed = self.state.sealed_in == self.cycle_id > 0
+        is_sealed = bool(self.state.cycles) and self.state.cycles[-1].seal_time_ns is not None
         self.tell(
             journal.NodeJoined(
                 cycle_id=self.cycle_id,
@@ -126,7 +127,9 @@ class Story:
     # --- cycles -------------------------------------------------------------------------------------------
 
     def open(self, why: AnyWhy | None = None) -> None:
-        self.tell(journal.CycleOpened(cycle_id=self.cycle_id + 1, why=why or FirstCycle()))
+        self.tell(
+            journal.CycleOpened(cycle_id=self.cycle_id + 1, why=why or FirstCycle(), roles=roles_after(NodeStep.REOPEN))
+        )
 
     def seal(self, size: int, waited_s: float = 0.4) -> None:
         """All arrived, the first of them active; who had a rank keeps it, and a spare takes what is free."""
@@ -139,9 +142,17 @@ class Story:
         ranks = tuple(seats[rank].incarnation for rank in range(size))
         placement = Placement(ranks=ranks, standbys=tuple(member.incarnation for member in others))
         master = f"{self.state.members[ranks[0]].addr}:41{self.cycle_id:03}"
-        self.tell(journal.CycleSealed(cycle_id=self.cycle_id, placement=placement, waited_s=waited_s, master=master))
-        summary = f"kept={size - 1} moved=0 new=1 benched=0; spares cover any {len(others)} nodes"
-        self.tell(journal.CyclePlaced(cycle_id=self.cycle_id, summary=summary))
+        self.tell(
+            journal.CycleSealed(
+                cycle_id=self.cycle_id,
+                placement=placement,
+                roles=roles_after(NodeStep.PASS_OVER),
+                waited_s=waited_s,
+                master=master,
+            )
+        )
+        cover = f"spares cover any {len(others)} nodes"
+        self.tell(journal.CyclePlaced(cycle_id=self.cycle_id, kept=size - 1, moved=0, new=1, benched=0, effect=cover))
 
     def begin(self, count: int, size: int, per_domain: int = 4) -> None:
         """The first cycle, to its seal."""
@@ -216,7 +227,12 @@ class Story:
         for member in self.live:
             self.tell(
                 journal.NodeWent(
-                    cycle_id=self.cycle_id, incarnation=member.incarnation, node=member.name, outcome=outcome, reason=""
+                    cycle_id=self.cycle_id,
+                    incarnation=member.incarnation,
+                    node=member.name,
+                    role=Role(member.role),
+                    outcome=outcome,
+                    reason="",
                 )
             )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 
+from ft_rendezvous.state.model.events import decode_event
 from ft_rendezvous.state.web.app import make_app
 from ft_rendezvous.state.web.hub import Hub
 from ft_rendezvous.state.web.serving import Serving, serve
@@ -59,9 +60,14 @@ def make_client(port: int) -> httpx.Client:
 
 def hub_of(lines: Iterable[bytes], **bounds: int) -> Hub:
     hub = Hub(**bounds)
-    for line in lines:
-        hub.take(line)
+    feed(hub, *lines)
     return hub
+
+
+def feed(hub: Hub, *lines: bytes) -> None:
+    """As the keeper does it."""
+    for line in lines:
+        hub.take(decode_event(line), line)
 
 
 class ServerProcess:
@@ -124,7 +130,7 @@ def main() -> None:
     def begin(server: Serving) -> None:
         def read() -> None:
             for line in sys.stdin.buffer:
-                hub.take(line)
+                feed(hub, line)
             hub.end()
             server.stop()
 

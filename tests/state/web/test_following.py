@@ -17,7 +17,7 @@ from benchmarks.state import EPOCH, large_run
 from ft_rendezvous.state.model.events import StateTold, decode_event, encode_state, replay, tell_state
 from ft_rendezvous.state.web.hub import Hub
 from tests.state.recording import Recording, record_seed
-from tests.state.web.servers import API, client_of, hub_of, make_client, serving, wait_until
+from tests.state.web.servers import API, client_of, feed, hub_of, make_client, serving, wait_until
 
 EVENTS = f"{API}/runs/sim/events"
 RECORDING = record_seed(8)
@@ -59,7 +59,7 @@ def test_a_stream_may_be_cut_anywhere(cuts: list[int], taken: int) -> None:
                 if len(received) >= cut:
                     break
         for line in RECORDING.lines[taken:]:
-            hub.take(line)
+            feed(hub, line)
         received += lines_of(list(follow(client, f"{EVENTS}?follow=0&after=7", **{"last-event-id": last})))
         assert received == RECORDING.lines
 
@@ -82,7 +82,7 @@ def test_what_is_too_old_begins_with_a_told_state_and_gives_the_same_run(
         received = received[: max(1, stop)] if not is_to_be_had else received
         last = decode_event(received[-1]).event_id if received else 0
         for line in RECORDING.lines[taken:]:
-            hub.take(line)
+            feed(hub, line)
         received += lines_of(list(follow(client, f"{EVENTS}?follow=0&after={last}")))
         assert encode_state(replay(iter(received))) == encode_state(RECORDING.state)
 
@@ -99,7 +99,7 @@ def test_a_follower_hears_what_comes_and_goes_home_when_the_coordinator_does() -
         thread = threading.Thread(target=listen)
         thread.start()
         for number in range(5, COUNT):
-            hub.take(RECORDING.lines[number])
+            feed(hub, RECORDING.lines[number])
             if number % 10 == 0:
                 wait_until(lambda so_far=number: len(received) == so_far + 1)  # type: ignore[misc]
         hub.end()
@@ -121,7 +121,7 @@ def test_many_follow_at_once_and_all_hear_the_same() -> None:
         for thread in threads:
             thread.start()
         for line in RECORDING.lines[1:]:
-            hub.take(line)
+            feed(hub, line)
         hub.end()
         for thread in threads:
             thread.join(30)
@@ -134,10 +134,10 @@ def test_a_gap_before_the_server_is_closed_by_a_told_state() -> None:
     told = tell_state(replay(iter(RECORDING.lines[:middle])))
     hub = hub_of(RECORDING.lines[:10])
     with client_of(hub) as client:
-        hub.take(RECORDING.lines[middle])
+        feed(hub, RECORDING.lines[middle])
         assert client.get("/healthz").status_code == 503
         for line in (told, *RECORDING.lines[middle:]):
-            hub.take(line)
+            feed(hub, line)
         assert client.get("/healthz").json()["problem"] is None
         events = list(follow(client, f"{EVENTS}?follow=0&after=10"))
         assert events[0].event == StateTold.__name__
@@ -153,7 +153,7 @@ def test_who_falls_behind_is_told_the_state_and_goes_on() -> None:
     with serving(hub) as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
         slow.sendall(f"GET {API}/runs/{EPOCH}/events HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         for line in lines[2:]:
-            hub.take(line)
+            feed(hub, line)
         hub.end()
         body = slow.makefile("rb").read().partition(b"\r\n\r\n")[2]
     received = [each.removeprefix(b"data: ") + b"\n" for each in body.split(b"\n") if each.startswith(b"data: ")]

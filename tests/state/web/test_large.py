@@ -13,7 +13,7 @@ from benchmarks.state import BORN_NS, EPOCH, NODES, large_run, look
 from ft_rendezvous.state.model import view
 from ft_rendezvous.state.model.known import NS
 from ft_rendezvous.state.web.hub import Hub
-from tests.state.web.servers import API, client_of, hub_of, make_client, serving
+from tests.state.web.servers import API, client_of, feed, hub_of, make_client, serving
 
 GENEROUS = 20
 """How many times the machine's own time for the same bytes an answer may take, on a machine that others use too."""
@@ -30,7 +30,7 @@ def test_an_answer_takes_about_as_long_as_its_bytes(hub: Hub) -> None:
         for path in (f"{API}/runs", f"{API}/runs/{EPOCH}/nodes"):
             took_s = []
             for _ in range(5):
-                hub.take(look(hub.read(lambda state: state.event_id) + 1))
+                feed(hub, look(hub.read(lambda state: state.event_id) + 1))
                 began = time.perf_counter()
                 hub.read(lambda state: (view.view_nodes(state), view.view_run(state, BORN_NS)))
                 here_s = time.perf_counter() - began
@@ -80,7 +80,7 @@ def test_under_constant_change_those_who_wait_share(hub: Hub, monkeypatch: pytes
 
     def change() -> None:
         while not is_over.wait(0.002):
-            hub.take(look(hub.read(lambda state: state.event_id) + 1))
+            feed(hub, look(hub.read(lambda state: state.event_id) + 1))
 
     answers = []
     with serving(hub, clock_ns=lambda: BORN_NS + NS) as server:
@@ -108,7 +108,7 @@ def test_a_question_after_an_event_is_answered_with_it(hub: Hub) -> None:
         seen: list[int] = []
         for _ in range(10):
             newest = hub.read(lambda state: state.event_id) + 1
-            hub.take(look(newest))
+            feed(hub, look(newest))
             response: httpx.Response = client.get(f"{API}/runs/{EPOCH}")
             assert response.json()["event_id"] == newest
             seen.append(newest)

@@ -15,7 +15,6 @@ const IDLE_MS = 5_000; // How often something is read of which no event tells.
 
 const NEEDS = { Looked: ["run"], CycleWaits: ["run", "cycles"], CauseCorrected: ["run", "cycles"], CyclePlaced: ["cycles"] };
 const ALL = ["run", "cycles", "nodes"];
-const OVER = new Set(["FINISHED", "ERRORED", "ABORTED"]);
 
 export class Refused extends Error {
   constructor(status, said) {
@@ -26,7 +25,7 @@ export class Refused extends Error {
 }
 
 export class Feed {
-  // `tell` has runs(list), data({run, cycles, nodes}), events(list), ended(verdict, time_ns), line(state).
+  // `tell` has runs(list), data({run, cycles, nodes}), events(list), ended(event), line(state).
   constructor(tell) {
     this.tell = tell;
     this.id = null;
@@ -53,7 +52,7 @@ export class Feed {
   }
 
   get isOver() {
-    return this.run != null && OVER.has(this.run.status);
+    return this.run?.end_time_ns != null;
   }
 
   // --- a run -------------------------------------------------------------------------------------
@@ -126,13 +125,15 @@ export class Feed {
     // A told state may have megabytes, and the records are read anyway.
     const event = kind === "StateTold" ? { event_id: id, event: { kind } } : JSON.parse(message.data);
     this.tell.events([event]);
-    if (kind === "RunEnded" && this.run && !this.isOver) {
-      // The server goes soon after the run, maybe before it can be asked again: this much is known from the event.
-      this.tell.ended(event.event.verdict, event.timestamp_ns);
+    if (id > (this.run?.event_id ?? 0) || kind === "StateTold") (NEEDS[kind] ?? ALL).forEach((what) => this.dirty.add(what));
+    if (event.ends_run_as && this.run && !this.isOver) {
+      // The server ends soon after the run, maybe before it can be asked again: this much is known from the event.
+      this.tell.ended(event);
       this.become({ name: "over" });
+      // Not in a timer: a browser may hold back the timers of a hidden page for longer than the server stays.
+      this.look();
     }
     if (this.isOver) this.lookSoon();
-    if (id > (this.run?.event_id ?? 0) || kind === "StateTold") (NEEDS[kind] ?? ALL).forEach((what) => this.dirty.add(what));
   }
 
   // At the end there is no second to lose, and not much more to come.
@@ -146,7 +147,7 @@ export class Feed {
 
   // Once a second: read what changed.
   look() {
-    if (this.source == null || this.reading || document.hidden) return;
+    if (this.source == null || this.reading || (document.hidden && !this.isOver)) return;
     const now = Date.now();
     if (now - this.readEnd > IDLE_MS && !this.isOver) this.dirty.add("run");
     if (this.run && !this.isOver && this.run.status !== "RUNNING" && now - this.readEnd > 2 * LEAST_PAUSE_MS) this.dirty.add("run");

@@ -59,7 +59,7 @@ export const CAUSES = {
 };
 export const causeText = (cause) => CAUSES[cause] ?? cause.replaceAll("_", " ");
 
-// What a node looks like in the grid, in the order of the legend: its letter, and what it means.
+// The kinds of nodes, as the server names them, in the order of the legend: letter, name and meaning.
 export const KINDS = {
   active: { letter: "A", text: "active", more: "has a rank and runs workers" },
   standby: { letter: "S", text: "standby", more: "arrived, was not placed; waits" },
@@ -73,15 +73,6 @@ export const KINDS = {
   quarantined: { letter: "Q", text: "quarantined", more: "failed first too often" },
   left: { letter: "–", text: "left", more: "went when the run was over" },
 };
-
-export function kindOf(node, run) {
-  const role = node.role.replaceAll("_", " ");
-  if (node.status === "SUSPECT") return "suspect";
-  if (node.status !== "DEAD") return role in KINDS ? role : "active";
-  if (role === "finished" || role === "drained" || role === "quarantined") return role;
-  const isEnd = run?.end_time_ns != null && node.end_time_ns != null && node.end_time_ns >= run.end_time_ns;
-  return isEnd ? "left" : "dead";
-}
 
 export function ranksText(node) {
   if (node.global_ranks == null) return "not known";
@@ -141,6 +132,15 @@ function failureText(failure) {
   return `${failure.node} (rank ${failure.rank})${after}: ${failure.reason}${words}${path}`;
 }
 
+function placementText(e) {
+  const parts = [
+    [e.kept, "keeps its rank", "keep their ranks"], [e.moved, "has another rank", "have other ranks"],
+    [e.new, "is new", "are new"], [e.benched, "is a spare now", "are spares now"],
+  ];
+  const counts = parts.filter(([n]) => n).map(([n, one, many]) => `${count(n, "node")} ${n === 1 ? one : many}`);
+  return `${counts.join(", ")}; ${e.effect}`;
+}
+
 // [how grave it is, sentence]; grave is one of bad, warn, good, plain, routine.
 const SENTENCES = {
   RunBegan: (e) => ["good", `The run ${e.run_id} began on ${e.host}, for ${e.settings?.nnodes ?? "?"} nodes.`],
@@ -162,7 +162,7 @@ const SENTENCES = {
     `Cycle ${e.cycle_id} sealed after ${duration(e.waited_s)}: ${count(e.placement.ranks.length, "node")} train, ` +
       `${e.placement.standbys.length} on standby; master ${e.master}.`,
   ],
-  CyclePlaced: (e) => ["plain", `Placement of cycle ${e.cycle_id}: ${e.summary}.`],
+  CyclePlaced: (e) => ["plain", `Placement of cycle ${e.cycle_id}: ${placementText(e)}.`],
   CycleCalled: (e) =>
     e.nodes.length
       ? ["warn", `${count(e.nodes.length, "node")} asked to give up ${e.nodes.length === 1 ? "its place" : "their places"}: ${nameAll(e.nodes, String)}${tail(e.reason)}.`]
