@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ft_rendezvous.doctor.wording import fold_names
-from ft_rendezvous.state.model.known import NS
 from ft_rendezvous.state.model.records import Cycle, CycleStatus, Node, NodeRole, NodeStatus, Run
+from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.model.wording import cause_in_words, local_time
 from ft_rendezvous.state.read.log_reader import describe_missing
 from ft_rendezvous.state.read.sources import Picture
@@ -23,7 +23,7 @@ FEW = 24
 """So many live nodes are listed one by one."""
 UNWELL_SHOWN = 40
 DOMAINS_SHOWN = 40
-CYCLES_SHOWN = 8
+CYCLES_LISTED = 8
 LONG_NAME = 60
 DEAD_SHOWN = 8
 """Of those that have ended, the newest."""
@@ -49,7 +49,7 @@ STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """A line of text, after a word that has a meaning of its own."""
 
     text: str
@@ -76,21 +76,21 @@ class Grid:
     """What was left out."""
 
 
-Block = Line | Bar | Grid
+Block = TextLine | Bar | Grid
 
 
 def blocks_of(picture: Picture, now_ns: int, is_every_node: bool = False) -> Iterator[Block]:
     """All there is to see, the most important first."""
     run = picture.run
     now_ns = run.end_time_ns or now_ns
-    yield Line(_told(run), str(run.status))
-    yield Line(_times(run, now_ns))
+    yield TextLine(_told(run), str(run.status))
+    yield TextLine(_times(run, now_ns))
     yield from _arriving(picture)
     yield from _nodes(picture, now_ns, is_every_node)
     yield from _cycles(picture, now_ns)
     yield from _lost(run)
     if picture.missing is not None and not picture.missing.is_empty():
-        yield Line(f"of its log, {describe_missing(picture.missing)}", "incomplete")
+        yield TextLine(f"of its log, {describe_missing(picture.missing)}", "incomplete")
 
 
 def headline(picture: Picture) -> str:
@@ -251,7 +251,7 @@ def _count_cells(counts: Counter[str], words: Sequence[str]) -> tuple[str, ...]:
 
 def _cycles(picture: Picture, now_ns: int) -> Iterator[Block]:
     if picture.cycles:
-        shown = picture.cycles[: -CYCLES_SHOWN - 1 : -1]
+        shown = picture.cycles[: -CYCLES_LISTED - 1 : -1]
         rest = len(picture.cycles) - len(shown)
         headings = (
             ">cycle",

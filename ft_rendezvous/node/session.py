@@ -22,7 +22,7 @@ from ft_rendezvous.protocol.journal import Journal, log_entry
 from ft_rendezvous.protocol.ops import Check, Get
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.state.record.folders import run_folder
-from ft_rendezvous.state.record.pipe import Feed, KeeperConfig
+from ft_rendezvous.state.record.keeper_pipe import KeeperConfig, KeeperPipe
 from ft_rendezvous.state.record.recorder import Recorder
 from ft_rendezvous.store import net
 from ft_rendezvous.store.client import ServedStore, TcpStore, connect
@@ -117,7 +117,7 @@ def _start_recorder(run_id: str, epoch: str, state: StateSettings) -> Recorder:
         port=state.port,
         token=state.token,
     )
-    return Recorder(state.history, lambda stream: Feed(stream, config, unset=[MARKER_VARIABLE]))
+    return Recorder(state.history, lambda stream: KeeperPipe(stream, config, unset=[MARKER_VARIABLE]))
 
 
 def _try_to_host(settings: Settings, journal: Journal) -> Host | None:

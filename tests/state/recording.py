@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import Event, encode_event, make_event, take_event
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import Event, encode_line, make_event, take_event
 from ft_rendezvous.state.model.records import CycleStatus, NodeStatus
+from ft_rendezvous.state.model.run_state import RunState
 from tests.sim.world import World
 
 BORN_NS = 1_800_000_000_000_000_000
@@ -43,7 +43,7 @@ class Recording:
     def take(self, entry: journal.Entry) -> None:
         event = make_event(self.state.event_id + 1, self.now_ns, entry)
         self.events.append(event)
-        self.lines.append(encode_event(event))
+        self.lines.append(encode_line(event))
         self.state = take_event(self.state, event)
         if isinstance(entry, journal.Looked):
             self.compare_with_roster()

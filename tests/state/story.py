@@ -17,8 +17,8 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import encode_event, make_event, take_event
-from ft_rendezvous.state.model.known import NS, RunState
+from ft_rendezvous.state.model.events import encode_line, make_event, take_event
+from ft_rendezvous.state.model.run_state import NS, RunState
 from ft_rendezvous.text import count
 
 BEGAN_NS = 1_741_917_600 * NS
@@ -44,7 +44,7 @@ class Story:
     def tell(self, entry: journal.Entry, after_s: float = 0.0) -> None:
         self.now_ns += round(after_s * NS)
         event = make_event(self.state.event_id + 1, self.now_ns, entry)
-        self.lines.append(encode_event(event))
+        self.lines.append(encode_line(event))
         self.state = take_event(self.state, event)
 
     def mark(self, name: str) -> None:

@@ -25,19 +25,19 @@ from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.errors import ProtocolBug
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import encode_state
-from ft_rendezvous.state.model.fold import FAILURES_KEPT, NS, fold
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.fold import NODE_FAILURES_KEPT, NS, apply_entry
 from ft_rendezvous.state.model.records import (
-    CYCLE_TABLE,
-    NODE_TABLE,
-    RUN_TABLE,
+    CYCLE_STATUS_TABLE,
+    NODE_STATUS_TABLE,
+    RUN_STATUS_TABLE,
     CycleStatus,
     NodeRole,
     NodeStatus,
     RunStatus,
     step,
 )
-from ft_rendezvous.state.model.view import reconcile, view_cycles, view_nodes, view_run, view_vanished
+from ft_rendezvous.state.model.run_state import RunState
+from ft_rendezvous.state.model.view import has_vanished, view_cycles, view_nodes, view_run, view_vanished
 
 
 class Story:
@@ -53,7 +53,7 @@ class Story:
     def tell(self, *entries: journal.Entry, after_s: float = 0.0) -> None:
         self.now_s += after_s
         for entry in entries:
-            fold(self.state, self.state.event_id + 1, self.now_ns, entry)
+            apply_entry(self.state, self.state.event_id + 1, self.now_ns, entry)
 
     @property
     def now_ns(self) -> int:
@@ -125,7 +125,7 @@ def training(**options: int) -> Story:
 
 @pytest.mark.parametrize(
     ("table", "statuses"),
-    [(RUN_TABLE, RunStatus), (CYCLE_TABLE, CycleStatus), (NODE_TABLE, NodeStatus)],
+    [(RUN_STATUS_TABLE, RunStatus), (CYCLE_STATUS_TABLE, CycleStatus), (NODE_STATUS_TABLE, NodeStatus)],
     ids=["run", "cycle", "node"],
 )
 def test_a_table_says_of_every_pair_whether_it_may_happen(table, statuses) -> None:  # type: ignore[no-untyped-def]
@@ -266,11 +266,11 @@ def test_failures_are_kept_with_code_error_and_log() -> None:
         log_path="/logs/3/stderr.log",
         last_words="RuntimeError: boom",
     )
-    for _ in range(FAILURES_KEPT + 2):
+    for _ in range(NODE_FAILURES_KEPT + 2):
         story.tell(journal.WorkersEnded(failure=note))
     story.tell(journal.CycleSettled(cycle_id=1, failures=1, first=note))
     node = view_nodes(story.state)[0]
-    assert (node.failure_count, len(node.failures)) == (FAILURES_KEPT + 2, FAILURES_KEPT)
+    assert (node.failure_count, len(node.failures)) == (NODE_FAILURES_KEPT + 2, NODE_FAILURES_KEPT)
     failed = node.failures[0]
     assert (failed.exit_code, failed.rank, failed.log_path) == (1, 3, "/logs/3/stderr.log")
     assert failed.error == "exit code 1: RuntimeError: boom"
@@ -443,15 +443,15 @@ def test_a_node_that_was_fenced_may_still_say_that_it_is_unfit() -> None:
 
 def test_a_coordinator_that_vanished_leaves_an_aborted_run() -> None:
     story = training()
-    assert not reconcile(story.state, story.now_ns + 10 * NS)
-    assert reconcile(story.state, story.now_ns + 16 * NS)
+    assert not has_vanished(story.state, story.now_ns + 10 * NS)
+    assert has_vanished(story.state, story.now_ns + 16 * NS)
     run = view_run(story.state, story.now_ns)
     assert run is not None
     gone = view_vanished(run, story.state.time_ns)
     assert (gone.status, gone.end_time_ns) == (RunStatus.ABORTED, story.state.time_ns)
     assert "RUNNING" in gone.status_detail
     story.tell(journal.RunEnded(verdict=Verdict(VerdictKind.SUCCEEDED)))
-    assert not reconcile(story.state, story.now_ns + 1000 * NS)
+    assert not has_vanished(story.state, story.now_ns + 1000 * NS)
 
 
 def test_before_anything_is_known_there_is_no_run() -> None:

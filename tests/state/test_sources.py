@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
-from ft_rendezvous.state.model.events import decode_event, tell_state
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import decode_line, tell_state
+from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.read.http_source import HttpSource
 from ft_rendezvous.state.read.sources import FolderSource, Picture, StoreSource, picture_state
 from tests.state.layout import fold_all, lay_out
@@ -76,7 +76,7 @@ class Stand(BaseHTTPRequestHandler):
             lines = lines[: self.breaks.pop(0)]
         self.wfile.write(b": hello\n\n")
         for line in lines:
-            event = decode_event(line)
+            event = decode_line(line)
             kind = type(event.event).__name__.encode()
             self.wfile.write(b"id: %d\nevent: %s\ndata: %s\n\n" % (event.event_id, kind, line.rstrip(b"\n")))
 

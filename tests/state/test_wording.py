@@ -10,9 +10,9 @@ from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import AnyWhy, NodesLost
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.protocol.codec import BadRecord
-from ft_rendezvous.state.model.events import SOURCES, StateTold, decode_event, make_event, tell_state
-from ft_rendezvous.state.model.known import RunState, cause_of
-from ft_rendezvous.state.model.wording import CAUSES, describe, local_time, names_in
+from ft_rendezvous.state.model.events import SOURCES, StateTold, decode_line, make_event, tell_state
+from ft_rendezvous.state.model.run_state import RunState, cause_of
+from ft_rendezvous.state.model.wording import CAUSE_WORDS, describe, local_time, names_in
 from ft_rendezvous.state.read.log_reader import Missing, describe_missing
 from ft_rendezvous.text import clean, duration
 from tests.state.recording import record_seed
@@ -57,10 +57,10 @@ def test_every_kind_of_event_says_what_it_is_about() -> None:
 
 def test_a_told_state_says_that_something_is_missing() -> None:
     story = tell_story()
-    event = decode_event(tell_state(story.state))
+    event = decode_line(tell_state(story.state))
     assert describe(event) == "events before this are missing; by now: FINISHED in cycle 5, 0 nodes alive"
     assert dict(names_in(event))[story.lives[3]] == story.name(3)
-    assert describe(decode_event(tell_state(RunState()))).endswith("INITIALIZING, 0 nodes alive")
+    assert describe(decode_line(tell_state(RunState()))).endswith("INITIALIZING, 0 nodes alive")
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_what_a_terminal_would_obey_is_taken_out() -> None:
 
 
 def test_every_cause_has_its_words() -> None:
-    assert set(CAUSES) == {str(why.__struct_config__.tag) for why in get_args(AnyWhy)}
-    assert {cause_of(cycle.why) for cycle in tell_story().state.cycles} <= set(CAUSES)
+    assert set(CAUSE_WORDS) == {str(why.__struct_config__.tag) for why in get_args(AnyWhy)}
+    assert {cause_of(cycle.why) for cycle in tell_story().state.cycles} <= set(CAUSE_WORDS)
 
 
 @pytest.mark.parametrize(

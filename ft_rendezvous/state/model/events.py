@@ -12,12 +12,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.fold import fold
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.fold import apply_entry
 from ft_rendezvous.state.model.records import END_OF_RUN, SCHEMA_VERSION, RunStatus
+from ft_rendezvous.state.model.run_state import RunState
 
 
-class Source(StrEnum):
+class SourceType(StrEnum):
     """What an event is about."""
 
     RUN = "run"
@@ -31,7 +31,7 @@ class StateTold(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     state: RunState
 
 
-AnyEvent = journal.Entry | StateTold
+AnyEntry = journal.Entry | StateTold
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +41,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """From 1 without gaps. A told state has the number of the last event in it."""
     timestamp_ns: int
     """On the clock of the store's machine."""
-    source_type: Source
+    source_type: SourceType
     schema_version: int = SCHEMA_VERSION
     ends_run_as: RunStatus | UnsetType = UNSET
     """The status that the run has from now on, in the event that ends it alone."""
-    event: AnyEvent
+    event: AnyEntry
 
 
 _encoder = msgspec.json.Encoder()
@@ -53,7 +53,7 @@ _decoder = msgspec.json.Decoder(Event)
 _state_decoder = msgspec.json.Decoder(RunState)
 
 
-SOURCES: dict[type, Source] = {
+SOURCES: dict[type, SourceType] = {
     **dict.fromkeys(
         (
             journal.RunBegan,
@@ -63,7 +63,7 @@ SOURCES: dict[type, Source] = {
             journal.HostLeft,
             StateTold,
         ),
-        Source.RUN,
+        SourceType.RUN,
     ),
     **dict.fromkeys(
         (
@@ -75,7 +75,7 @@ SOURCES: dict[type, Source] = {
             journal.CycleCalled,
             journal.CycleSettled,
         ),
-        Source.CYCLE,
+        SourceType.CYCLE,
     ),
     **dict.fromkeys(
         (
@@ -89,13 +89,13 @@ SOURCES: dict[type, Source] = {
             journal.NodeUnhealthy,
             journal.WorkersEnded,
         ),
-        Source.NODE,
+        SourceType.NODE,
     ),
 }
 """What each kind of event is about."""
 
 
-def make_event(event_id: int, timestamp_ns: int, entry: AnyEvent) -> Event:
+def make_event(event_id: int, timestamp_ns: int, entry: AnyEntry) -> Event:
     ends_run_as: RunStatus | UnsetType = UNSET
     if isinstance(entry, journal.RunEnded | journal.HostLeft):
         ends_run_as = END_OF_RUN[entry.verdict.kind]
@@ -108,12 +108,12 @@ def make_event(event_id: int, timestamp_ns: int, entry: AnyEvent) -> Event:
     )
 
 
-def encode_event(event: Event) -> bytes:
+def encode_line(event: Event) -> bytes:
     """One line."""
     return _encoder.encode(event) + b"\n"
 
 
-def decode_event(line: bytes) -> Event:
+def decode_line(line: bytes) -> Event:
     """Raises msgspec.MsgspecError for what is no event of ours."""
     return _decoder.decode(line)
 
@@ -133,7 +133,7 @@ def copy_state(state: RunState) -> RunState:
 
 def tell_state(state: RunState) -> bytes:
     """The line from which somebody who knows nothing can go on."""
-    return encode_event(make_event(state.event_id, state.time_ns, StateTold(state=state)))
+    return encode_line(make_event(state.event_id, state.time_ns, StateTold(state=state)))
 
 
 def take_event(state: RunState, event: Event) -> RunState:
@@ -141,7 +141,7 @@ def take_event(state: RunState, event: Event) -> RunState:
     if isinstance(event.event, StateTold):
         return event.event.state
     assert event.event_id == state.event_id + 1, f"event {event.event_id} after {state.event_id}"
-    fold(state, event.event_id, event.timestamp_ns, event.event)
+    apply_entry(state, event.event_id, event.timestamp_ns, event.event)
     return state
 
 
@@ -149,5 +149,5 @@ def replay(lines: Iterator[bytes]) -> RunState:
     """The state after all of these lines."""
     state = RunState()
     for line in lines:
-        state = take_event(state, decode_event(line))
+        state = take_event(state, decode_line(line))
     return state

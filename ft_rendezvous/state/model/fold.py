@@ -1,4 +1,4 @@
-"""What is known of a run, as a fold over its events.
+"""What is known of a run, as a apply_entry over its events.
 
 Pure: no clock, no file. An event costs its own length; the opening and the seal of a cycle, which change what every
 node is, cost one step for each node. What a node is, the coordinator says; nothing here works it out. What is kept is
@@ -24,12 +24,11 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.known import NS, LostTime, Member, RunState, cause_of, cause_of_pause
 from ft_rendezvous.state.model.records import (
-    CYCLE_TABLE,
+    CYCLE_STATUS_TABLE,
     END_OF_RUN,
-    NODE_TABLE,
-    RUN_TABLE,
+    NODE_STATUS_TABLE,
+    RUN_STATUS_TABLE,
     Cycle,
     CycleStatus,
     Failed,
@@ -39,19 +38,20 @@ from ft_rendezvous.state.model.records import (
     step,
     without_ranks,
 )
+from ft_rendezvous.state.model.run_state import NS, KnownNode, LostTime, RunState, cause_of, cause_of_pause
 
 LEAST_HISTORY = 2
 """The open cycle and the one before it: who is missing is told by that one's placement."""
 SUMMARIES = 10_000
 """Cycles of which anything is kept."""
 DEAD_KEPT = 10_000
-FAILURES_KEPT = 5
+NODE_FAILURES_KEPT = 5
 """Of one node."""
 TRIM = 1_000
 """How many are forgotten at once, so that forgetting costs nothing on the average."""
 
 
-def fold(state: RunState, event_id: int, time_ns: int, entry: journal.Entry) -> None:
+def apply_entry(state: RunState, event_id: int, time_ns: int, entry: journal.Entry) -> None:
     """Take in one more event. Raises ProtocolBug for what cannot follow."""
     _apply(state, time_ns, entry)
     state.event_id, state.time_ns = event_id, time_ns
@@ -71,12 +71,12 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
         case journal.NodesSilent():
             for incarnation, silent_s in entry.silent_s.items():
                 member = state.members[incarnation]
-                member.status = step(NODE_TABLE, member.status, NodeStatus.SUSPECT)
+                member.status = step(NODE_STATUS_TABLE, member.status, NodeStatus.SUSPECT)
                 member.silent_since_ns = time_ns - round(silent_s * NS)
         case journal.NodesHeard():
             for incarnation in entry.incarnations:
                 member = state.members[incarnation]
-                member.status = step(NODE_TABLE, member.status, NodeStatus.ALIVE)
+                member.status = step(NODE_STATUS_TABLE, member.status, NodeStatus.ALIVE)
                 member.silent_since_ns = None
         case journal.CycleOpened():
             _open(state, time_ns, entry)
@@ -118,8 +118,8 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
 
 def _join(state: RunState, time_ns: int, entry: journal.NodeJoined) -> None:
     if state.status is RunStatus.INITIALIZING:
-        state.status = step(RUN_TABLE, state.status, RunStatus.SCHEDULING)
-    state.members[entry.incarnation] = Member(
+        state.status = step(RUN_STATUS_TABLE, state.status, RunStatus.SCHEDULING)
+    state.members[entry.incarnation] = KnownNode(
         incarnation=entry.incarnation,
         name=entry.node,
         addr=entry.addr,
@@ -151,7 +151,7 @@ def _open(state: RunState, time_ns: int, entry: journal.CycleOpened) -> None:
         )
         _end_cycle(state, time_ns, CycleStatus.ERRORED if is_error else CycleStatus.ABORTED, str(entry.why))
         is_growth = isinstance(entry.why, WorldGrows)
-        state.status = step(RUN_TABLE, state.status, RunStatus.RESIZING if is_growth else RunStatus.RESTARTING)
+        state.status = step(RUN_STATUS_TABLE, state.status, RunStatus.RESIZING if is_growth else RunStatus.RESTARTING)
     state.waits = ""
     state.status_detail = str(entry.why)
     _change_roles(state, entry.roles)
@@ -203,12 +203,12 @@ def _seal(state: RunState, time_ns: int, entry: journal.CycleSealed) -> None:
     lost_ns, cause = _account_lost(state, time_ns)
     state.whole_since_ns, state.waits = time_ns, ""
     state.has_lost, state.silent_s = False, 0.0
-    state.status = step(RUN_TABLE, state.status, RunStatus.RUNNING)
+    state.status = step(RUN_STATUS_TABLE, state.status, RunStatus.RUNNING)
     state.status_detail = f"{len(ranks)} nodes train in cycle {entry.cycle_id}"
     cycle = state.cycles[-1]
     state.cycles[-1] = msgspec.structs.replace(
         cycle,
-        status=step(CYCLE_TABLE, cycle.status, CycleStatus.RUNNING),
+        status=step(CYCLE_STATUS_TABLE, cycle.status, CycleStatus.RUNNING),
         seal_time_ns=time_ns,
         time_to_seal_s=entry.waited_s,
         lost_s=lost_ns / NS,
@@ -224,7 +224,7 @@ def _seal(state: RunState, time_ns: int, entry: journal.CycleSealed) -> None:
 def _fail(state: RunState, time_ns: int, note: FailureNote) -> None:
     member = state.members[note.incarnation]
     member.failure_count += 1
-    member.failures = [*member.failures[1 - FAILURES_KEPT :], _failed(time_ns, note)]
+    member.failures = [*member.failures[1 - NODE_FAILURES_KEPT :], _failed(time_ns, note)]
     cycle = _find_cycle(state, note.cycle_id)
     if cycle is not None:
         _update_cycle(state, note.cycle_id, failure_count=cycle.failure_count + 1)
@@ -269,7 +269,7 @@ def _end(state: RunState, time_ns: int, verdict: Verdict) -> None:
     if cycle_status is CycleStatus.FINISHED and state.cycles[-1].status is CycleStatus.PENDING:
         cycle_status = CycleStatus.ABORTED  # The world before it had ended well, as it turned out.
     _end_cycle(state, time_ns, cycle_status, str(verdict))
-    state.status = step(RUN_TABLE, state.status, run_status)
+    state.status = step(RUN_STATUS_TABLE, state.status, run_status)
     state.status_detail, state.verdict, state.end_ns, state.waits = verdict.reason, verdict, time_ns, ""
 
 
@@ -284,10 +284,10 @@ def _change_roles(state: RunState, roles: Mapping[Role, Role]) -> None:
             member.role = after.get(member.role, member.role)
 
 
-def _end_member(state: RunState, time_ns: int, member: Member, detail: str, role: NodeRole) -> None:
+def _end_member(state: RunState, time_ns: int, member: KnownNode, detail: str, role: NodeRole) -> None:
     _count_out(state, member)
     member.role = role
-    member.status = step(NODE_TABLE, member.status, NodeStatus.DEAD)
+    member.status = step(NODE_STATUS_TABLE, member.status, NodeStatus.DEAD)
     member.status_detail, member.end_ns = detail, time_ns
     state.live -= 1
     state.dead.append(member.incarnation)
@@ -297,7 +297,7 @@ def _end_member(state: RunState, time_ns: int, member: Member, detail: str, role
         del state.dead[:TRIM]
 
 
-def _count_out(state: RunState, member: Member) -> None:
+def _count_out(state: RunState, member: KnownNode) -> None:
     """A node that goes, or is asked to, is waited for again if it had arrived in the open cycle."""
     cycle = state.cycle
     if cycle is not None and cycle.status is CycleStatus.PENDING and member.role is NodeRole.ARRIVED:
@@ -353,7 +353,7 @@ def _end_cycle(state: RunState, time_ns: int, status: CycleStatus, detail: str) 
     if state.cycles:
         cycle = state.cycles[-1]
         state.cycles[-1] = msgspec.structs.replace(
-            cycle, status=step(CYCLE_TABLE, cycle.status, status), status_detail=detail, end_time_ns=time_ns
+            cycle, status=step(CYCLE_STATUS_TABLE, cycle.status, status), status_detail=detail, end_time_ns=time_ns
         )
 
 

@@ -67,7 +67,7 @@ class NodeStatus(StrEnum):
 
 
 _ENDS = frozenset({RunStatus.ERRORED, RunStatus.ABORTED})
-RUN_TABLE: dict[RunStatus, frozenset[RunStatus]] = {
+RUN_STATUS_TABLE: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.INITIALIZING: _ENDS | {RunStatus.SCHEDULING},
     RunStatus.SCHEDULING: _ENDS | {RunStatus.RUNNING},
     RunStatus.RUNNING: _ENDS | {RunStatus.RESTARTING, RunStatus.RESIZING, RunStatus.FINISHED},
@@ -78,14 +78,14 @@ RUN_TABLE: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.ERRORED: frozenset(),
     RunStatus.ABORTED: frozenset(),
 }
-CYCLE_TABLE: dict[CycleStatus, frozenset[CycleStatus]] = {
+CYCLE_STATUS_TABLE: dict[CycleStatus, frozenset[CycleStatus]] = {
     CycleStatus.PENDING: frozenset({CycleStatus.RUNNING, CycleStatus.ERRORED, CycleStatus.ABORTED}),
     CycleStatus.RUNNING: frozenset({CycleStatus.FINISHED, CycleStatus.ERRORED, CycleStatus.ABORTED}),
     CycleStatus.FINISHED: frozenset(),
     CycleStatus.ERRORED: frozenset(),
     CycleStatus.ABORTED: frozenset(),
 }
-NODE_TABLE: dict[NodeStatus, frozenset[NodeStatus]] = {
+NODE_STATUS_TABLE: dict[NodeStatus, frozenset[NodeStatus]] = {
     NodeStatus.ALIVE: frozenset({NodeStatus.SUSPECT, NodeStatus.DEAD}),
     NodeStatus.SUSPECT: frozenset({NodeStatus.ALIVE, NodeStatus.DEAD}),
     NodeStatus.DEAD: frozenset(),

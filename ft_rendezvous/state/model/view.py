@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ft_rendezvous.state.model.known import NS, Member, RunState, cause_of_pause
 from ft_rendezvous.state.model.records import (
     Cycle,
     CycleStatus,
@@ -21,6 +20,7 @@ from ft_rendezvous.state.model.records import (
     Run,
     RunStatus,
 )
+from ft_rendezvous.state.model.run_state import NS, KnownNode, RunState, cause_of_pause
 from ft_rendezvous.text import NAMED
 
 
@@ -79,7 +79,7 @@ def view_nodes(state: RunState) -> list[Node]:
     return [view_node(state, member) for member in _in_order(state)]
 
 
-def view_node(state: RunState, member: Member) -> Node:
+def view_node(state: RunState, member: KnownNode) -> Node:
     ranks: tuple[int, int] | None = None
     if member.first_global_rank is not None and member.workers:
         ranks = member.first_global_rank, member.first_global_rank + member.workers - 1
@@ -108,7 +108,7 @@ def view_node(state: RunState, member: Member) -> Node:
     )
 
 
-def _kind_of(state: RunState, member: Member) -> NodeKind:
+def _kind_of(state: RunState, member: KnownNode) -> NodeKind:
     if member.status is NodeStatus.SUSPECT:
         return NodeKind.SUSPECT
     if member.end_ns is None or member.role in (NodeRole.FINISHED, NodeRole.DRAINED, NodeRole.QUARANTINED):
@@ -138,14 +138,14 @@ def describe_wait(state: RunState, now_ns: int) -> str:
     wanted = wanted_of(state)
     if cycle.arrived >= wanted:
         return state.waits or "about to be sealed"
-    groups: dict[str, list[Member]] = {}
+    groups: dict[str, list[KnownNode]] = {}
     for member in _missing(state, cycle.cycle_id):
         groups.setdefault(_tell_absence(member, now_ns), []).append(member)
     named = "; ".join(f"{_tell_names(members)}, {absence}" for absence, members in groups.items())
     return f"waiting for {wanted - cycle.arrived} of {wanted} nodes" + (f": {named}" if named else "")
 
 
-def reconcile(state: RunState, now_ns: int) -> bool:
+def has_vanished(state: RunState, now_ns: int) -> bool:
     """Whether a run that has not ended has lost its coordinator, by its lease: it says once per lease that it looks."""
     if state.began is None or state.status.is_terminal():
         return False
@@ -184,21 +184,21 @@ def _detail_of(state: RunState, now_ns: int) -> str:
     return f"{state.status_detail}; {wait}" if cycle.cycle_id > 1 else wait
 
 
-def _missing(state: RunState, cycle_id: int) -> list[Member]:
+def _missing(state: RunState, cycle_id: int) -> list[KnownNode]:
     """Nodes of the last world that are not in this cycle yet."""
     ranks = next((each.ranks for each in reversed(state.cycles) if each.ranks is not None), ())
     members = (state.members.get(incarnation) for incarnation in ranks)
     return [member for member in members if member is not None and member.arrived_in != cycle_id]
 
 
-def _tell_absence(member: Member, now_ns: int) -> str:
+def _tell_absence(member: KnownNode, now_ns: int) -> str:
     if member.status is NodeStatus.ALIVE:
         return "stopping workers"
     seen_ns = member.silent_since_ns or member.end_ns or now_ns
     return f"last seen {max(0, now_ns - seen_ns) / NS:.0f} s ago"
 
 
-def _tell_names(members: list[Member]) -> str:
+def _tell_names(members: list[KnownNode]) -> str:
     """`infra ranks 5, 7 and 9`; or the nodes' names, where one has no infra rank."""
     ranks = [str(member.infra_rank) for member in members if member.infra_rank is not None]
     has_ranks = len(ranks) == len(members)
@@ -208,7 +208,7 @@ def _tell_names(members: list[Member]) -> str:
     return f"infra rank{'s' if others else ''} {text}" if has_ranks else text
 
 
-def _in_order(state: RunState) -> Iterator[Member]:
+def _in_order(state: RunState) -> Iterator[KnownNode]:
     for member in state.members.values():
         if member.status is not NodeStatus.DEAD:
             yield member

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import AnyEvent, Event, StateTold
-from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.state.model.events import AnyEntry, Event, StateTold
+from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.text import clean, count, duration, listing
 
-CAUSES = {
+CAUSE_WORDS = {
     "first": "the beginning",
     "workers_failed": "workers failed",
     "nodes_lost": "nodes lost",
@@ -37,7 +37,7 @@ def names_in(event: Event) -> Iterable[tuple[str, str]]:
                 yield member.incarnation, member.name
 
 
-def _describe(entry: AnyEvent, names: Mapping[str, str]) -> str:
+def _describe(entry: AnyEntry, names: Mapping[str, str]) -> str:
     match entry:
         case journal.RunBegan():
             return f"run {entry.run_id} begins on {entry.host}, for {entry.settings.get('nnodes', 'some')} nodes"
@@ -122,4 +122,4 @@ def local_time(time_ns: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def cause_in_words(cause: str) -> str:
-    return CAUSES.get(cause, cause.replace("_", " "))
+    return CAUSE_WORDS.get(cause, cause.replace("_", " "))

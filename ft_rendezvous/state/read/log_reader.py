@@ -17,16 +17,16 @@ import msgspec
 from ft_rendezvous.core.model import Verdict
 from ft_rendezvous.errors import ProtocolBug, StateUnavailable
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import Event, StateTold, decode_event, take_event
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import Event, StateTold, decode_line, take_event
 from ft_rendezvous.state.model.records import SCHEMA_VERSION
-from ft_rendezvous.state.model.view import reconcile, view_cycles, view_nodes, view_run
+from ft_rendezvous.state.model.run_state import RunState
+from ft_rendezvous.state.model.view import has_vanished, view_cycles, view_nodes, view_run
 from ft_rendezvous.state.record.folders import list_files
 from ft_rendezvous.text import count
 
-POLL_S = 0.25
+LOG_POLL_S = 0.25
 """How often a log that is followed is looked at."""
-LONGEST_LINE = 256 * 1024 * 1024
+MAX_EVENT_BYTES = 256 * 1024 * 1024
 """In bytes. What has no end by then, such as a file that a crash left full of zeros, is no line."""
 GAPS_KEPT = 100
 
@@ -58,18 +58,18 @@ class Missing(msgspec.Struct, kw_only=True):
         return not (self.events or self.damaged_lines or self.torn)
 
 
-class Told(NamedTuple):
+class LoggedEvent(NamedTuple):
     """An event and its line."""
 
     event: Event
     line: bytes
 
 
-class _Version(msgspec.Struct):
+class _LineVersion(msgspec.Struct):
     schema_version: int
 
 
-class LogReader:
+class EventLogReader:
     """Reads one run's files once, from the beginning or from where a told state makes it unnecessary.
 
     Every call of `read` goes on where the last one ended.
@@ -112,21 +112,21 @@ class LogReader:
     def has_vanished(self, now_ns: int) -> bool:
         """Whether the coordinator is gone without a word, by its lease."""
         uncounted_ns = max(0, self.heard_ns - self.state.time_ns)
-        return self.verdict is None and reconcile(self.state, now_ns - uncounted_ns)
+        return self.verdict is None and has_vanished(self.state, now_ns - uncounted_ns)
 
-    def read(self) -> Iterator[Told]:
+    def read(self) -> Iterator[LoggedEvent]:
         """What was written since the last call, folded into `state` before it is told."""
         while True:
             # Looked up first: whatever is appended to a file that has a successor was there before its successor.
             later = next((each for each in self._files() if each[0] > self._number), None)
             for line in self._lines():
                 if (event := self._take(line)) is not None:
-                    yield Told(event, line)
+                    yield LoggedEvent(event, line)
             # A line that is a whole object lacks its newline and nothing else.
             if self._rest.endswith(b"}") and (event := self._try(self._rest)) is not None:
                 line, self._rest = self._rest + b"\n", b""
                 if self._accept(event):
-                    yield Told(event, line)
+                    yield LoggedEvent(event, line)
             if later is None:
                 break
             if self._rest:
@@ -164,7 +164,7 @@ class LogReader:
     def _peek(self, path: Path) -> Event | None:
         try:
             with path.open("rb") as file:
-                return decode_event(file.readline(LONGEST_LINE))
+                return decode_line(file.readline(MAX_EVENT_BYTES))
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
@@ -185,11 +185,11 @@ class LogReader:
             if self._file is not None:
                 # A line without an end is read anew: a writer whose disk was full takes back what it wrote of it.
                 self._file.seek(self._offset)
-            while self._file is not None and (line := self._file.readline(LONGEST_LINE)):
+            while self._file is not None and (line := self._file.readline(MAX_EVENT_BYTES)):
                 if line.endswith(b"\n"):
                     self._offset += len(line)
                     yield line
-                elif len(line) < LONGEST_LINE:
+                elif len(line) < MAX_EVENT_BYTES:
                     self._rest = line
                     return
                 else:
@@ -212,7 +212,7 @@ class LogReader:
 
     def _try(self, line: bytes) -> Event | None:
         try:
-            event = decode_event(line)
+            event = decode_line(line)
             version = event.schema_version
         except (msgspec.MsgspecError, UnicodeDecodeError):
             event, version = None, _version_of(line)
@@ -266,7 +266,7 @@ class LogReader:
 
     def _fold_until(self, event_id: int) -> RunState:
         """The state again, as of this event: the one that was folded is half another."""
-        again = LogReader(self._run_dir, after=event_id)
+        again = EventLogReader(self._run_dir, after=event_id)
         try:
             if again.state.event_id != event_id:
                 for told in again.read():
@@ -285,7 +285,7 @@ class LogReader:
 
 def read_events(run_dir: Path) -> Iterator[Event]:
     """All events of a run that can be read, oldest first; where some are missing, the state after them is told."""
-    reader = LogReader(run_dir)
+    reader = EventLogReader(run_dir)
     try:
         for told in reader.read():
             yield told.event
@@ -295,7 +295,7 @@ def read_events(run_dir: Path) -> Iterator[Event]:
 
 def load(run_dir: Path) -> tuple[RunState, Missing]:
     """The newest state that can be known, and what was missing on the way to it."""
-    reader = LogReader(run_dir, after=None)
+    reader = EventLogReader(run_dir, after=None)
     try:
         for _ in reader.read():
             pass
@@ -304,16 +304,16 @@ def load(run_dir: Path) -> tuple[RunState, Missing]:
     return reader.state, reader.missing
 
 
-def follow(
+def follow_log(
     run_dir: Path,
     *,
     after: int = 0,
-    poll_s: float = POLL_S,
+    poll_s: float = LOG_POLL_S,
     clock_ns: Callable[[], int] = time.time_ns,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Told]:
+) -> Iterator[LoggedEvent]:
     """All events after this one, and further ones as they are written, until the run has ended or vanished."""
-    reader = LogReader(run_dir, after=after)
+    reader = EventLogReader(run_dir, after=after)
     try:
         while True:
             was_quiet = True
@@ -331,7 +331,7 @@ def follow(
 
 def _version_of(line: bytes) -> int:
     try:
-        return msgspec.json.decode(line, type=_Version).schema_version
+        return msgspec.json.decode(line, type=_LineVersion).schema_version
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return 0
 

@@ -13,12 +13,12 @@ from typing import Protocol
 import msgspec
 
 from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
-from ft_rendezvous.state.model.events import decode_event, tell_state
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import decode_line, tell_state
 from ft_rendezvous.state.model.records import END_OF_RUN, Cycle, Node, Run
+from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.model.view import end_last, view_cycles, view_nodes, view_run, view_vanished
-from ft_rendezvous.state.read.log_reader import POLL_S, LogReader, Missing, describe_missing, follow
-from ft_rendezvous.state.read.store_query import Glimpse, Visitor
+from ft_rendezvous.state.read.log_reader import LOG_POLL_S, EventLogReader, Missing, describe_missing, follow_log
+from ft_rendezvous.state.read.store_query import QueryAnswer, QueryClient
 from ft_rendezvous.state.record.folders import choose_run
 
 
@@ -33,7 +33,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """What could not be read of the log; None: it was asked of the living, who know it all."""
 
 
-class Source(Protocol):
+class RunSource(Protocol):
     """A place to look at one run."""
 
     def look(self) -> Picture:
@@ -51,7 +51,7 @@ class FolderSource:
         self.missing = Missing()
         """Of the lines that were read last, if they were not followed."""
         self._clock_ns = clock_ns
-        self._reader = LogReader(self.folder.path, after=None)
+        self._reader = EventLogReader(self.folder.path, after=None)
 
     def look(self) -> Picture:
         for _ in self._reader.read():
@@ -60,10 +60,10 @@ class FolderSource:
 
     def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
         if is_followed:
-            for told in follow(self.folder.path, after=after, clock_ns=self._clock_ns):
+            for told in follow_log(self.folder.path, after=after, clock_ns=self._clock_ns):
                 yield told.line
             return
-        reader = LogReader(self.folder.path, after=after)
+        reader = EventLogReader(self.folder.path, after=after)
         try:
             for told in reader.read():
                 if told.event.event_id > after:
@@ -77,7 +77,7 @@ class StoreSource:
     """A live run, through its store."""
 
     def __init__(
-        self, visitor: Visitor, clock_ns: Callable[[], int], sleep: Callable[[float], None] = time.sleep
+        self, visitor: QueryClient, clock_ns: Callable[[], int], sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._visitor = visitor
         self._clock_ns = clock_ns
@@ -99,13 +99,13 @@ class StoreSource:
                 yield tell_state(glimpse.state)
                 continue
             for line in glimpse.lines:
-                after = max(after, decode_event(line).event_id)
+                after = max(after, decode_line(line).event_id)
                 yield line
             if not is_followed or (glimpse.state.status.is_terminal() and not glimpse.lines):
                 return
-            self._sleep(POLL_S)
+            self._sleep(LOG_POLL_S)
 
-    def _glimpse(self, after: int) -> Glimpse:
+    def _glimpse(self, after: int) -> QueryAnswer:
         try:
             return self._visitor.look(after)
         except StoreUnavailable as error:
@@ -115,7 +115,7 @@ class StoreSource:
 
 
 def _first_id(lines: list[bytes]) -> int:
-    return decode_event(lines[0]).event_id if lines else 0
+    return decode_line(lines[0]).event_id if lines else 0
 
 
 def picture_state(state: RunState, now_ns: int) -> Picture:
@@ -125,7 +125,7 @@ def picture_state(state: RunState, now_ns: int) -> Picture:
     return Picture(run=run, cycles=view_cycles(state, now_ns), nodes=view_nodes(state))
 
 
-def picture_log(reader: LogReader, now_ns: int) -> Picture:
+def picture_log(reader: EventLogReader, now_ns: int) -> Picture:
     """What a log tells: of a run that vanished its last known state, and how it ended even if the rest is damaged."""
     missing = reader.missing
     if reader.state.began is None:

@@ -23,33 +23,33 @@ from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Add, Check, Delete, Get, Set
-from ft_rendezvous.state.model.events import StateTold, decode_event
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import StateTold, decode_line
+from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.store.raw_client import Found, StoreSocket, probe
 
 log = logging.getLogger("ft_rendezvous")
 
-PART_BYTES = 4 << 20
+VALUE_PART_BYTES = 4 << 20
 MOST_ASKS = 100
 """How many are looked for at once; whoever reaches the port can count as high as they like."""
-REST = 3
+REST_FACTOR = 3
 """How many times as long as an answer took nothing is done after it: of 10,000 nodes, one holds the coordinator's
 interpreter for 40 ms."""
-MOST_REST_S = 2.0
-KEPT_S = 30.0
+MAX_REST_DELAY_S = 2.0
+ANSWER_KEPT_S = 30.0
 """How long an answer waits for who asked."""
-PATIENCE_S = 10.0
+QUERY_TIMEOUT_S = 10.0
 Look = Callable[[int], tuple[bytes, list[bytes]]]
 """The state as a line, and the lines of later events than the one given."""
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Query(msgspec.Struct, frozen=True):
     after: int
     """The newest event that is known already."""
 
 
 @dataclass(frozen=True, slots=True)
-class Glimpse:
+class QueryAnswer:
     """A run at one moment."""
 
     state: RunState
@@ -57,7 +57,7 @@ class Glimpse:
     """Later events than the one asked about, as far as they are kept."""
 
 
-class Window:
+class QueryServer:
     """The host's side."""
 
     def __init__(self, look: Look, keys: Keys, port: int) -> None:
@@ -94,7 +94,7 @@ class Window:
         # Who died between counting and asking is not waited for.
         self._open = [number for number in self._open[-MOST_ASKS:] if not self._answer(number)]
         now = time.monotonic()
-        while self._given and self._given[0][0] < now - KEPT_S:
+        while self._given and self._given[0][0] < now - ANSWER_KEPT_S:
             for key in self._given.pop(0)[1]:
                 self._store.perform(Delete(key))
 
@@ -113,11 +113,11 @@ class Window:
         for name, part in reversed(list(zip(keys, parts, strict=True))):
             self._store.perform(Set(name, len(parts).to_bytes(2, "big") + part))
         self._given.append((time.monotonic(), keys))
-        self._closed.wait(min(REST * (time.monotonic() - began), MOST_REST_S))
+        self._closed.wait(min(REST_FACTOR * (time.monotonic() - began), MAX_REST_DELAY_S))
         return True
 
 
-class Visitor:
+class QueryClient:
     """The side of who asks. Raises ConfigError if there is no run at the endpoint."""
 
     def __init__(self, endpoint: str) -> None:
@@ -125,16 +125,16 @@ class Visitor:
         found = probe(host, port)
         if found is not Found.STORE:
             raise ConfigError(f"no run at {endpoint}: {found}")
-        self._store = StoreSocket(host, port, PATIENCE_S)
+        self._store = StoreSocket(host, port, QUERY_TIMEOUT_S)
         if not self._store.perform(Check([codec.HEAD_KEY])):
             raise ConfigError(f"no run at {endpoint}: a TCPStore of another program is there")
         self._keys = Keys(codec.decode_head(self._store.perform(Get(codec.HEAD_KEY))).epoch)
 
-    def look(self, after: int) -> Glimpse:
+    def look(self, after: int) -> QueryAnswer:
         """How the run stands. Raises StoreUnavailable if its host does not answer, or is gone."""
         keys = self._keys
         number = self._store.perform(Add(keys.window_count, 1))
-        self._store.perform(Set(keys.window_ask(number), msgspec.json.encode(Ask(after))))
+        self._store.perform(Set(keys.window_ask(number), msgspec.json.encode(Query(after))))
         self._store.perform(Set(keys.window_bell, b"1"))
         first = self._store.perform(Get(keys.window_answer(number, 0)))
         names = [keys.window_answer(number, part) for part in range(int.from_bytes(first[:2], "big"))]
@@ -142,17 +142,17 @@ class Visitor:
         for name in names:
             self._store.perform(Delete(name))
         state, *lines = zlib.decompress(b"".join(part[2:] for part in parts)).splitlines(keepends=True)
-        told = decode_event(state).event
+        told = decode_line(state).event
         assert isinstance(told, StateTold)
-        return Glimpse(told.state, lines)
+        return QueryAnswer(told.state, lines)
 
 
-def _decode_ask(data: bytes) -> Ask:
+def _decode_ask(data: bytes) -> Query:
     try:
-        return msgspec.json.decode(data, type=Ask)
+        return msgspec.json.decode(data, type=Query)
     except msgspec.MsgspecError:
-        return Ask(0)  # Whoever reaches the port can write anything; it is answered, and that is all.
+        return Query(0)  # Whoever reaches the port can write anything; it is answered, and that is all.
 
 
 def _split(data: bytes) -> list[bytes]:
-    return [data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES)]
+    return [data[start : start + VALUE_PART_BYTES] for start in range(0, len(data), VALUE_PART_BYTES)]

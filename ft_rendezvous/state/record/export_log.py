@@ -19,7 +19,7 @@ from ft_rendezvous.state.record.stream import Stream, write_all
 log = logging.getLogger("ft_rendezvous")
 
 LOG_BYTES = 100_000_000
-RETRY_S = 5.0
+DISK_RETRY_DELAY_S = 5.0
 """How long to leave a disk alone that has refused."""
 
 
@@ -30,7 +30,7 @@ class ExportLog:
         self,
         folder: Path,
         log_bytes: int = LOG_BYTES,
-        retry_s: float = RETRY_S,
+        retry_s: float = DISK_RETRY_DELAY_S,
         write: Callable[[int, memoryview], int] = os.write,
     ) -> None:
         self._folder, self._log_bytes, self._retry_s, self._write = folder, log_bytes, retry_s, write

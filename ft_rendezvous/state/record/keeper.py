@@ -18,15 +18,15 @@ from pathlib import Path
 import msgspec
 
 from ft_rendezvous.config.addresses import format_endpoint
-from ft_rendezvous.state.model.events import Event, decode_event
+from ft_rendezvous.state.model.events import Event, decode_line
 from ft_rendezvous.state.record.export_log import ExportLog
-from ft_rendezvous.state.record.pipe import KeeperConfig
+from ft_rendezvous.state.record.keeper_pipe import KeeperConfig
 
 log = logging.getLogger("ft_rendezvous")
 
-FLUSH_S = 4.0
+FLUSH_TIMEOUT_S = 4.0
 """How long a slow disk may take at the end."""
-FOLLOWERS_S = 1.0
+FOLLOWERS_GRACE_S = 1.0
 """How long those who follow may take to hear the end."""
 NICENESS = 5
 
@@ -41,7 +41,7 @@ def keep(config: KeeperConfig, lines: Iterator[bytes]) -> None:
         _pass_on(lines, sinks)
     else:
         _show(config, config.port, lines, sinks)
-    if export is not None and not export.close(FLUSH_S):
+    if export is not None and not export.close(FLUSH_TIMEOUT_S):
         log.warning("the disk of %s is too slow: the last events are missing there", config.folder)
 
 
@@ -50,7 +50,7 @@ def _pass_on(lines: Iterator[bytes], sinks: list[Sink]) -> None:
     for line in lines:
         if not line.endswith(b"\n"):
             return  # The host died in the middle of a word.
-        event = decode_event(line)
+        event = decode_line(line)
         for sink in sinks:
             sink(event, line)
 
@@ -59,17 +59,17 @@ def _show(config: KeeperConfig, port: int, lines: Iterator[bytes], sinks: list[S
     """Serve HTTP in this thread while another one reads."""
     # The web stack takes a moment to import; who only writes a log does not need it.
     from ft_rendezvous.state.web.app import make_app  # noqa: PLC0415
-    from ft_rendezvous.state.web.hub import Hub  # noqa: PLC0415
+    from ft_rendezvous.state.web.live_run import LiveRun  # noqa: PLC0415
     from ft_rendezvous.state.web.serving import Serving, serve  # noqa: PLC0415
 
-    hub = Hub()
+    live_run = LiveRun()
     over = threading.Event()
 
     def read() -> None:
         try:
-            _pass_on(lines, [*sinks, hub.take])
+            _pass_on(lines, [*sinks, live_run.take])
         finally:
-            hub.end()
+            live_run.end()
             over.set()
 
     def tell(serving: Serving) -> None:
@@ -79,7 +79,7 @@ def _show(config: KeeperConfig, port: int, lines: Iterator[bytes], sinks: list[S
     reader = threading.Thread(target=read, name="ft-keeper-reader", daemon=True)
     reader.start()
     try:
-        serve(make_app(hub, config.token), config.addr, port, tell)
+        serve(make_app(live_run, config.token), config.addr, port, tell)
     except OSError as error:
         text = "the state cannot be served at %s: %s: choose another state_port next time; training goes on"
         log.warning(text, format_endpoint(config.addr, port), error.strerror or error)
@@ -88,7 +88,7 @@ def _show(config: KeeperConfig, port: int, lines: Iterator[bytes], sinks: list[S
 
 def _stop_at_end(over: threading.Event, stop: Callable[[], None]) -> None:
     over.wait()
-    threading.Event().wait(FOLLOWERS_S)
+    threading.Event().wait(FOLLOWERS_GRACE_S)
     stop()
 
 

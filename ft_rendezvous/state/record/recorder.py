@@ -14,18 +14,18 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from ft_rendezvous.protocol.journal import Entry
-from ft_rendezvous.state.model.events import encode_event, make_event
-from ft_rendezvous.state.model.known import HISTORY, RunState
-from ft_rendezvous.state.record.pipe import Feed
+from ft_rendezvous.state.model.events import encode_line, make_event
+from ft_rendezvous.state.model.run_state import HISTORY, RunState
+from ft_rendezvous.state.record.keeper_pipe import KeeperPipe
 from ft_rendezvous.state.record.stream import MOST_BYTES, Stream
 
 log = logging.getLogger("ft_rendezvous")
 
-PAUSE_S = 0.02
+GATHER_DELAY_S = 0.02
 """How long to let entries gather: at a seal there is better use for the interpreter."""
 RECENT = 2_000
 RECENT_BYTES = 4 << 20
-CLOSE_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
 
 
 class Recorder:
@@ -34,13 +34,13 @@ class Recorder:
     def __init__(
         self,
         history: int = HISTORY,
-        start_feed: Callable[[Stream], Feed] | None = None,
+        start_pipe: Callable[[Stream], KeeperPipe] | None = None,
         stamp: Callable[[], int] = time.time_ns,
     ) -> None:
         self._stamp = stamp
         # Where nobody takes, nothing is kept to be taken.
-        self._stream = Stream(RunState(history=history), MOST_BYTES if start_feed else 0)
-        self._feed = None if start_feed is None else start_feed(self._stream)
+        self._stream = Stream(RunState(history=history), MOST_BYTES if start_pipe else 0)
+        self._pipe = None if start_pipe is None else start_pipe(self._stream)
         self._queue: SimpleQueue[tuple[int, Entry] | None] = SimpleQueue()
         self._recent: deque[tuple[int, bytes]] = deque()
         self._recent_bytes = 0
@@ -63,10 +63,10 @@ class Recorder:
         """Record what was told so far, and let the keeper go."""
         self._is_closing.set()
         self._queue.put(None)
-        self._thread.join(CLOSE_S)
+        self._thread.join(CLOSE_TIMEOUT_S)
         self._stream.close()
-        if self._feed is not None:
-            self._feed.close()
+        if self._pipe is not None:
+            self._pipe.close()
 
     def _run(self) -> None:
         try:
@@ -80,7 +80,7 @@ class Recorder:
     def _record_batch(self) -> bool:
         """Wait for entries, let more of them gather, and record them all. False after the last."""
         batch = [self._queue.get()]
-        self._is_closing.wait(PAUSE_S)
+        self._is_closing.wait(GATHER_DELAY_S)
         while not self._queue.empty():
             batch.append(self._queue.get())
         for told in batch:
@@ -93,7 +93,7 @@ class Recorder:
         # Clocks are set back now and then; what came later is not told to have been earlier.
         self._time_ns = max(self._time_ns, time_ns)
         event = make_event(self._event_id + 1, self._time_ns, entry)
-        line = encode_event(event)
+        line = encode_line(event)
         with self._lock:
             self._stream.put(event, line)
             self._event_id += 1

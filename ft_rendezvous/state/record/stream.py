@@ -12,8 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from ft_rendezvous.state.model.events import Event, encode_event, take_event, tell_state
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import Event, encode_line, take_event, tell_state
+from ft_rendezvous.state.model.run_state import RunState
 
 MOST_BYTES = 16 << 20
 
@@ -47,7 +47,7 @@ class Stream:
 
         False if the line was dropped: the other side is too slow.
         """
-        line = encode_event(event) if line is None else line
+        line = encode_line(event) if line is None else line
         with self._changed:
             self._state = take_event(self._state, event)
             if not self._is_behind and self._waiting_bytes + len(line) > self._most_bytes:

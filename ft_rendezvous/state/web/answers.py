@@ -18,7 +18,7 @@ PACKED_FROM_BYTES = 1_000
 T = TypeVar("T")
 
 
-class Answer:
+class CachedBody:
     """A body, its tag, and itself compressed once somebody wants that."""
 
     def __init__(self, body: bytes) -> None:
@@ -34,7 +34,7 @@ class Answer:
         return await asyncio.shield(self._packing)
 
 
-class Shelf(Generic[T]):
+class AnswerCache(Generic[T]):
     """One kind of answer: the newest that was made, the one being made and the one to be made after it."""
 
     def __init__(self, make: Callable[[int], T], stamp: Callable[[int], Hashable]) -> None:

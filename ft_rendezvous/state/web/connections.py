@@ -33,7 +33,7 @@ class Condition(StrEnum):
 _NO_HTTP = msgspec.json.encode(
     Problem(error="this is no HTTP request, or its head is too large", next="send a GET with fewer or shorter headers")
 )
-LIMITS_S = {Condition.WAITING: 10.0, Condition.STUCK: 20.0, Condition.CLOSING: 5.0}
+CONDITION_TIMEOUT_S = {Condition.WAITING: 10.0, Condition.STUCK: 20.0, Condition.CLOSING: 5.0}
 
 
 class Connection(H11Protocol):
@@ -91,7 +91,7 @@ class Connection(H11Protocol):
         seen = self.condition, self._moves
         if seen != self.seen:
             self.since, self.seen = now, seen
-        elif now - self.since > LIMITS_S.get(self.condition, float("inf")):
+        elif now - self.since > CONDITION_TIMEOUT_S.get(self.condition, float("inf")):
             self.abort()
 
     def abort(self) -> None:

@@ -39,7 +39,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     followers: int
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Of its handler."""
     path: str
@@ -53,23 +53,23 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters and what they mean; all of them are integers."""
 
 
-ENDPOINTS = (
-    Endpoint(name="list_runs", path=f"{PREFIX}/runs", summary="All runs; [] before one began", returns=list[Run]),
-    Endpoint(name="get_run", path=f"{PREFIX}/runs/{{id}}", summary="One run", returns=Run),
-    Endpoint(
+API_ROUTES = (
+    ApiRoute(name="list_runs", path=f"{PREFIX}/runs", summary="All runs; [] before one began", returns=list[Run]),
+    ApiRoute(name="get_run", path=f"{PREFIX}/runs/{{id}}", summary="One run", returns=Run),
+    ApiRoute(
         name="list_nodes",
         path=f"{PREFIX}/runs/{{id}}/nodes",
         summary="Its nodes: the live in the order they came, then the dead that are remembered",
         returns=list[Node],
     ),
-    Endpoint(
+    ApiRoute(
         name="list_cycles",
         path=f"{PREFIX}/runs/{{id}}/cycles",
         summary="Its cycles, oldest first",
         returns=list[Cycle],
         query={"ranks": "0: without who had which rank, which is most of a large run's answer."},
     ),
-    Endpoint(
+    ApiRoute(
         name="follow_events",
         path=f"{PREFIX}/runs/{{id}}/events",
         summary="Its events, as server-sent events: what was told, then what comes",
@@ -81,17 +81,17 @@ ENDPOINTS = (
             "follow": "0: end after what is there now.",
         },
     ),
-    Endpoint(
+    ApiRoute(
         name="tell_health",
         path="/healthz",
         summary="How the server is: 200 if all is well, 503 if what it shows may be old",
         returns=Health,
         is_open=True,
     ),
-    Endpoint(name="tell_metrics", path="/metrics", summary="For Prometheus", media_type="text/plain"),
-    Endpoint(name="describe", path="/openapi.json", summary="This description", returns=dict[str, Any]),
-    Endpoint(name="show_page", path="/", summary="The page for people", media_type="text/html"),
-    Endpoint(
+    ApiRoute(name="tell_metrics", path="/metrics", summary="For Prometheus", media_type="text/plain"),
+    ApiRoute(name="describe", path="/openapi.json", summary="This description", returns=dict[str, Any]),
+    ApiRoute(name="show_page", path="/", summary="The page for people", media_type="text/html"),
+    ApiRoute(
         name="show_file",
         path="/{file}",
         summary="A file of the page",

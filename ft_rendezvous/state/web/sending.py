@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-PART_BYTES = 64 * 2**10
+SENT_PART_BYTES = 64 * 2**10
 HELD_BYTES = 128 * 2**20
 ABORT = "ft_rendezvous.abort"
 """Where the scope of a request has what ends its connection at once."""
@@ -22,7 +22,7 @@ ABORT = "ft_rendezvous.abort"
 Abort = Callable[[], None]
 
 
-class Outflow:
+class BodiesInFlight:
     """The bodies that are being sent, oldest first, and who gets them."""
 
     def __init__(self, limit_bytes: int = HELD_BYTES) -> None:
@@ -63,7 +63,7 @@ class BytesResponse(Response):
 
     def __init__(
         self,
-        outflow: Outflow,
+        outflow: BodiesInFlight,
         body: bytes,
         media_type: str,
         status_code: int = 200,
@@ -84,7 +84,7 @@ class BytesResponse(Response):
 class FollowResponse(StreamingResponse):
     """A stream of server-sent events."""
 
-    def __init__(self, request: Request, outflow: Outflow, frames: AsyncGenerator[bytes]) -> None:
+    def __init__(self, request: Request, outflow: BodiesInFlight, frames: AsyncGenerator[bytes]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(frames, media_type="text/event-stream", headers=headers)
         self._abort: Abort = request.scope.get(ABORT, _stay)
@@ -102,8 +102,8 @@ class FollowResponse(StreamingResponse):
 
 async def send_parts(send: Send, body: bytes) -> None:
     """Every part waits until the client has read most of what came before, and lets others have their turn."""
-    for start in range(0, len(body), PART_BYTES):
-        await send({"type": "http.response.body", "body": body[start : start + PART_BYTES], "more_body": True})
+    for start in range(0, len(body), SENT_PART_BYTES):
+        await send({"type": "http.response.body", "body": body[start : start + SENT_PART_BYTES], "more_body": True})
         # Sending does not wait where a client reads fast, or is gone and nobody has heard of it yet.
         await asyncio.sleep(0)
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
+from ft_rendezvous.state.web.access import HEAD_BYTES
 from ft_rendezvous.state.web.connections import Connection
-from ft_rendezvous.state.web.guard import HEAD_BYTES
 
-CONNECTIONS = 512
+MAX_CONNECTIONS = 512
 BACKLOG = 128
-KEEP_ALIVE_S = 5
-GOODBYE_S = 1.0
+KEEP_ALIVE_TIMEOUT_S = 5
+STOP_GRACE_S = 1.0
 """For answers that are under way when the server is stopped."""
-LOOK_EVERY = 10
+TICKS_BETWEEN_LOOKS = 10
 """Ticks of the server below, which has ten in a second."""
 
 
@@ -60,7 +60,7 @@ def serve(app: ASGIApp, addr: str, port: int, on_ready: Callable[[Serving], None
             # Never reached: connections are limited at the door, where who hangs makes room for who comes.
             limit_concurrency=2 * limit_all + BACKLOG,
             backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
             h11_max_incomplete_event_size=HEAD_BYTES,
         )
         name, number = listener.getsockname()[:2]
@@ -86,7 +86,7 @@ class _Server(uvicorn.Server):
         self._on_ready(self._serving)
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % LOOK_EVERY == 0:
+        if counter % TICKS_BETWEEN_LOOKS == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
                 assert isinstance(connection, Connection)
@@ -102,14 +102,14 @@ class _Server(uvicorn.Server):
         for connection in list(connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
-        until = loop.time() + GOODBYE_S
+        until = loop.time() + STOP_GRACE_S
         while connections and loop.time() < until:
             await asyncio.sleep(0.02)
         for connection in list(connections):
             connection.transport.abort()
         # Their tasks hear of it, and end without a word.
         if self.server_state.tasks:
-            await asyncio.wait(self.server_state.tasks, timeout=GOODBYE_S)
+            await asyncio.wait(self.server_state.tasks, timeout=STOP_GRACE_S)
 
 
 @contextmanager
@@ -127,4 +127,4 @@ def _listen(addr: str, port: int) -> Iterator[socket.socket]:
 def _connection_limit() -> int:
     """No more than half the files that this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CONNECTIONS if soft == resource.RLIM_INFINITY else max(8, min(CONNECTIONS, soft // 2))
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(8, min(MAX_CONNECTIONS, soft // 2))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from ft_rendezvous.state.model.known import NS
 from ft_rendezvous.state.model.records import Cycle, CycleStatus
+from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.model.wording import cause_in_words, local_time
 from ft_rendezvous.state.read.log_reader import describe_missing
 from ft_rendezvous.state.read.sources import Picture
-from ft_rendezvous.state.report.report import Failure, Phase, Place, Report
+from ft_rendezvous.state.report.run_report import NodeHistory, ReportedFailure, RunReport, TimeUse
 from ft_rendezvous.text import clean, count, duration
 
 T = TypeVar("T")
 
-CYCLES_SHOWN = 100
+CYCLES_IN_TABLE = 100
 """Half of them the first, half the last."""
 SLOW_CYCLES_SHOWN = 20
 FLAPPING_SHOWN = 20
@@ -24,7 +24,7 @@ LONG = 160
 """Letters of an error."""
 
 
-def write_page(picture: Picture, report: Report, plot: str | None = None) -> str:
+def write_page(picture: Picture, report: RunReport, plot: str | None = None) -> str:
     """The whole report; `plot` is the name of the picture beside it."""
     parts = [
         *_summary(picture, report),
@@ -42,7 +42,7 @@ def write_page(picture: Picture, report: Report, plot: str | None = None) -> str
 # --- sections ---------------------------------------------------------------------------------------
 
 
-def _summary(picture: Picture, report: Report) -> Iterator[str]:
+def _summary(picture: Picture, report: RunReport) -> Iterator[str]:
     run = picture.run
     yield f"# Run {clean(run.name)}: {run.status}"
     yield ""
@@ -73,17 +73,21 @@ def _summary(picture: Picture, report: Report) -> Iterator[str]:
     yield from _table(("", ""), rows)
 
 
-def _time(picture: Picture, report: Report) -> Iterator[str]:
+def _time(picture: Picture, report: RunReport) -> Iterator[str]:
     yield "## Where the time went"
     yield ""
     seconds = report.seconds()
     total = sum(seconds.values()) or 1.0
-    names = {Phase.WAITING: "waiting for the first world", Phase.UNKNOWN: "not recorded", Phase.TRAINING: "training"}
+    names = {
+        TimeUse.WAITING: "waiting for the first world",
+        TimeUse.UNKNOWN: "not recorded",
+        TimeUse.TRAINING: "training",
+    }
     rows = []
-    for (phase, cause), spent in sorted(seconds.items(), key=lambda item: (item[0][0] is Phase.LOST, -item[1])):
+    for (phase, cause), spent in sorted(seconds.items(), key=lambda item: (item[0][0] is TimeUse.LOST, -item[1])):
         times = sum(1 for span in report.spans if (span.phase, span.cause) == (phase, cause))
         what = names.get(phase) or f"lost: {cause_in_words(cause)}"
-        each = duration(spent / times) if phase is Phase.LOST else ""
+        each = duration(spent / times) if phase is TimeUse.LOST else ""
         rows.append((what, f"{times:,}", duration(spent), f"{100 * spent / total:.2f} %", each))
     yield from _table(("", ">times", ">time", ">share", ">on the average"), rows)
     if picture.run.lost:
@@ -91,14 +95,14 @@ def _time(picture: Picture, report: Report) -> Iterator[str]:
         yield ""
 
 
-def _cycles(picture: Picture, report: Report) -> Iterator[str]:
+def _cycles(picture: Picture, report: RunReport) -> Iterator[str]:
     yield "## Cycles"
     yield ""
     trained: dict[int, float] = {}
     for span in report.spans:
-        if span.phase is Phase.TRAINING:
+        if span.phase is TimeUse.TRAINING:
             trained[span.cycle_id] = trained.get(span.cycle_id, 0.0) + span.seconds
-    shown, left_out = _both_ends(picture.cycles, CYCLES_SHOWN)
+    shown, left_out = _both_ends(picture.cycles, CYCLES_IN_TABLE)
     yield from _table(
         (">cycle", "opened", "opened because", ">to seal", ">lost", ">trained", ">active + standby", "ended"),
         [_cycle_row(cycle, trained) for cycle in shown],
@@ -128,7 +132,7 @@ def _cycle_row(cycle: Cycle, trained: dict[int, float]) -> tuple[str, ...]:
     )
 
 
-def _slow(picture: Picture, report: Report) -> Iterator[str]:
+def _slow(picture: Picture, report: RunReport) -> Iterator[str]:
     yield "## Slowest to arrive"
     yield ""
     if not report.worst:
@@ -153,7 +157,7 @@ def _slow(picture: Picture, report: Report) -> Iterator[str]:
     yield from _table((">cycle", ">arrivals", ">to seal", "slowest"), rows)
 
 
-def _flapping(report: Report) -> Iterator[str]:
+def _flapping(report: RunReport) -> Iterator[str]:
     yield "## Flapping nodes"
     yield ""
     flapping = report.flapping()
@@ -170,12 +174,12 @@ def _flapping(report: Report) -> Iterator[str]:
         yield ""
 
 
-def _place_row(place: Place) -> tuple[str, ...]:
+def _place_row(place: NodeHistory) -> tuple[str, ...]:
     causes = ", ".join(f"{number} {cause}" for cause, number in sorted(place.fences.items()))
     return (place.name, str(place.incarnations), str(place.silences), causes or "0", str(place.failures))
 
 
-def _failures(report: Report) -> Iterator[str]:
+def _failures(report: RunReport) -> Iterator[str]:
     yield "## Failures"
     yield ""
     failures = [failure for cycle_id in sorted(report.notes) for failure in report.notes[cycle_id].failures]
@@ -196,7 +200,7 @@ def _failures(report: Report) -> Iterator[str]:
     yield ""
 
 
-def _failure_row(failure: Failure, report: Report) -> tuple[str, ...]:
+def _failure_row(failure: ReportedFailure, report: RunReport) -> tuple[str, ...]:
     note, charged = failure.note, report.notes[failure.note.cycle_id].charged
     is_first = charged is not None and charged.incarnation == note.incarnation
     error = note.reason if ": " in note.reason or not note.last_words else f"{note.reason}: {note.last_words}"

@@ -108,7 +108,7 @@ def _is_netloc(host: str) -> bool:
         return False
 
 
-class Keyring:
+class TokenCheck:
     """What opens the server, compared in constant time."""
 
     def __init__(self, token: str) -> None:
@@ -149,10 +149,10 @@ def cookie_name(headers: Mapping[str, str]) -> str:
     return f"ft_state_{port}" if port.isascii() and port.isdigit() else "ft_state"
 
 
-class Guard:
+class AccessGuard:
     """Asks the judges above before the application, and puts the headers on that keep browsers in bounds."""
 
-    def __init__(self, app: ASGIApp, keyring: Keyring | None, open_paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, keyring: TokenCheck | None, open_paths: frozenset[str]) -> None:
         self._app = app
         self._keyring = keyring
         self._open_paths = open_paths

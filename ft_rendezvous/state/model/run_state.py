@@ -14,7 +14,7 @@ HISTORY = 100
 """Cycles whose placement is kept, unless a run says otherwise."""
 
 
-class Member(msgspec.Struct, kw_only=True):
+class KnownNode(msgspec.Struct, kw_only=True):
     """A node, live or dead."""
 
     incarnation: str
@@ -63,7 +63,7 @@ class RunState(msgspec.Struct, kw_only=True):
     waits: str = ""
     """Why the open cycle is not sealed yet."""
     cycles: list[Cycle] = []
-    members: dict[str, Member] = {}
+    members: dict[str, KnownNode] = {}
     live: int = 0
     dead: list[str] = []
     """In the order they ended; the oldest are forgotten."""

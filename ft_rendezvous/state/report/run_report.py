@@ -13,13 +13,13 @@ from enum import StrEnum
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import Event, StateTold
-from ft_rendezvous.state.model.known import NS, RunState, cause_of, cause_of_pause
+from ft_rendezvous.state.model.run_state import NS, RunState, cause_of, cause_of_pause
 
 SLOW_KEPT = 3
 """Of one cycle."""
 WORST_KEPT = 10
 """Of the run."""
-FAILURES_KEPT = 3
+CYCLE_FAILURES_KEPT = 3
 """Of one cycle: what fails after the first few mostly fails because of them."""
 
 
@@ -34,7 +34,7 @@ _MOVES = (
 """What may begin or end a phase."""
 
 
-class Phase(StrEnum):
+class TimeUse(StrEnum):
     """What a run does with its time."""
 
     WAITING = "waiting"
@@ -50,7 +50,7 @@ class Phase(StrEnum):
 class Span:
     """A stretch of one phase; of time that was lost, with the cause."""
 
-    phase: Phase
+    phase: TimeUse
     start_ns: int
     end_ns: int
     cycle_id: int
@@ -71,7 +71,7 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ReportedFailure:
     time_ns: int
     note: FailureNote
 
@@ -83,13 +83,13 @@ class CycleNotes:
     slowest: list[Slow] = field(default_factory=list)
     """Slowest first, once it is sealed."""
     arrived: int = 0
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[ReportedFailure] = field(default_factory=list)
     failure_count: int = 0
     charged: FailureNote | None = None
 
 
 @dataclass(slots=True)
-class Place:
+class NodeHistory:
     """What became of one infra rank, or one address where there is none, across its incarnations."""
 
     key: str
@@ -111,25 +111,25 @@ class Place:
 
 
 @dataclass(slots=True)
-class _Now:
-    phase: Phase
+class _CurrentUse:
+    phase: TimeUse
     cycle_id: int
     cause: str
     since_ns: int
 
 
 @dataclass(slots=True)
-class Report:
+class RunReport:
     """All of it, as of the last event that was taken."""
 
     spans: list[Span] = field(default_factory=list)
     notes: dict[int, CycleNotes] = field(default_factory=dict)
     worst: list[Slow] = field(default_factory=list)
     """A heap; `slowest` has them in order."""
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, NodeHistory] = field(default_factory=dict)
     _keys: dict[str, str] = field(default_factory=dict)
     """Whose place an incarnation is."""
-    _now: _Now | None = None
+    _now: _CurrentUse | None = None
     _time_ns: int = 0
 
     def take(self, event: Event, state: RunState) -> None:
@@ -173,14 +173,14 @@ class Report:
     def slowest(self) -> list[Slow]:
         return sorted(self.worst, reverse=True)
 
-    def flapping(self) -> list[Place]:
+    def flapping(self) -> list[NodeHistory]:
         """The worst first."""
         found = [place for place in self.places.values() if place.is_flapping]
         return sorted(found, key=lambda place: (-place.turns, place.key))
 
-    def seconds(self) -> dict[tuple[Phase, str], float]:
+    def seconds(self) -> dict[tuple[TimeUse, str], float]:
         """Time by phase and cause."""
-        total: dict[tuple[Phase, str], float] = {}
+        total: dict[tuple[TimeUse, str], float] = {}
         for span in self.spans:
             total[span.phase, span.cause] = total.get((span.phase, span.cause), 0.0) + span.seconds
         return total
@@ -199,14 +199,14 @@ class Report:
             after.since_ns = max(before.since_ns, after.since_ns)
             self._close(after.since_ns)
             self._now = after
-        elif before.phase is Phase.LOST:
+        elif before.phase is TimeUse.LOST:
             self._learn(before, after)
 
-    def _learn(self, before: _Now, after: _Now) -> None:
+    def _learn(self, before: _CurrentUse, after: _CurrentUse) -> None:
         """A lease that runs out tells what workers failed of, and that the world was broken before they did."""
         before.cause = after.cause
         last = self.spans[-1] if self.spans else None
-        if last is not None and last.phase is Phase.TRAINING and last.start_ns <= after.since_ns < last.end_ns:
+        if last is not None and last.phase is TimeUse.TRAINING and last.start_ns <= after.since_ns < last.end_ns:
             before.since_ns = after.since_ns
             self.spans[-1:] = [replace(last, end_ns=after.since_ns)] if after.since_ns > last.start_ns else []
 
@@ -214,10 +214,10 @@ class Report:
         """The time that was lost before a cycle was lost to another cause."""
         cause = cause_of(entry.why)
         now = self._now
-        if now is not None and now.phase is Phase.LOST and now.cycle_id == entry.cycle_id:
+        if now is not None and now.phase is TimeUse.LOST and now.cycle_id == entry.cycle_id:
             now.cause = cause
         for index, span in enumerate(self.spans):
-            if span.phase is Phase.LOST and span.cycle_id == entry.cycle_id:
+            if span.phase is TimeUse.LOST and span.cycle_id == entry.cycle_id:
                 self.spans[index] = replace(span, cause=cause)
 
     def _close(self, end_ns: int) -> None:
@@ -231,7 +231,7 @@ class Report:
         if self._now is not None:
             self._close(max(since_ns, self._now.since_ns))
         if event.timestamp_ns > since_ns:
-            self.spans.append(Span(Phase.UNKNOWN, since_ns, event.timestamp_ns, 0))
+            self.spans.append(Span(TimeUse.UNKNOWN, since_ns, event.timestamp_ns, 0))
         for member in state.members.values():
             if member.incarnation not in self._keys:
                 place = self._place(member.infra_rank, member.addr, member.name)
@@ -244,13 +244,13 @@ class Report:
 
     # --- nodes ------------------------------------------------------------------------------------------
 
-    def _place(self, infra_rank: int | None, addr: str, name: str) -> Place:
+    def _place(self, infra_rank: int | None, addr: str, name: str) -> NodeHistory:
         key = f"infra rank {infra_rank}" if infra_rank is not None else addr
-        place = self.places.setdefault(key, Place(key))
+        place = self.places.setdefault(key, NodeHistory(key))
         place.name = name
         return place
 
-    def _known(self, incarnation: str) -> Place | None:
+    def _known(self, incarnation: str) -> NodeHistory | None:
         return self.places.get(self._keys.get(incarnation, ""))
 
     def _name(self, incarnation: str) -> str:
@@ -275,8 +275,8 @@ class Report:
     def _fail(self, note: FailureNote, time_ns: int) -> None:
         notes = self._notes(note.cycle_id)
         notes.failure_count += 1
-        if len(notes.failures) < FAILURES_KEPT:
-            notes.failures.append(Failure(time_ns, note))
+        if len(notes.failures) < CYCLE_FAILURES_KEPT:
+            notes.failures.append(ReportedFailure(time_ns, note))
         if (known := self._known(note.incarnation)) is not None:
             known.failures += 1
 
@@ -288,14 +288,14 @@ def _keep_largest(heap: list[Slow], item: Slow, most: int) -> None:
         heapq.heappushpop(heap, item)
 
 
-def _phase_of(state: RunState, time_ns: int) -> _Now | None:
+def _phase_of(state: RunState, time_ns: int) -> _CurrentUse | None:
     """What the run does, and since when; None before it begins and after it has ended."""
     if state.began is None or state.status.is_terminal():
         return None
     cycle = state.cycle
     cycle_id = 0 if cycle is None else cycle.cycle_id
     if state.whole_since_ns is not None:
-        return _Now(Phase.TRAINING, cycle_id, "", state.whole_since_ns)
+        return _CurrentUse(TimeUse.TRAINING, cycle_id, "", state.whole_since_ns)
     if state.broken_since_ns is not None and cycle is not None:
-        return _Now(Phase.LOST, cycle_id, cause_of_pause(state), state.broken_since_ns)
-    return _Now(Phase.WAITING, 0, "", time_ns)
+        return _CurrentUse(TimeUse.LOST, cycle_id, cause_of_pause(state), state.broken_since_ns)
+    return _CurrentUse(TimeUse.WAITING, 0, "", time_ns)

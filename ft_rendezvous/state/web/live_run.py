@@ -1,4 +1,4 @@
-"""The hub: what the server knows of a run, between the one thread that takes lines in and all who read.
+"""The live_run: what the server knows of a run, between the one thread that takes lines in and all who read.
 
 It owns the state, the newest lines, and who waits for more. Nothing in it grows with the number of readers or with
 how slow they are: a reader is a position, and one that is too far behind is told the state and goes on from there.
@@ -16,8 +16,8 @@ import msgspec
 
 from ft_rendezvous.protocol.journal import RunBegan
 from ft_rendezvous.state.model.events import Event, StateTold, take_event, tell_state
-from ft_rendezvous.state.model.known import HISTORY, RunState
-from ft_rendezvous.state.web.answers import Shelf
+from ft_rendezvous.state.model.run_state import HISTORY, RunState
+from ft_rendezvous.state.web.answers import AnswerCache
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -25,14 +25,14 @@ RING_LINES = 20_000
 RING_BYTES = 16 * 2**20
 BATCH_BYTES = 64 * 2**10
 """How much a follower gets at once, so that one that hangs holds no more than this."""
-PAUSE_S = 15.0
+STILL_THERE_INTERVAL_S = 15.0
 """After so much silence a follower hears that the server is there."""
 STILL_THERE = b": still there\n\n"
 
 T = TypeVar("T")
 
 
-class Hub:
+class LiveRun:
     """Thread-safe. `take` and `end` are called by one thread, everything else by the server's."""
 
     def __init__(self, history: int = HISTORY, ring_lines: int = RING_LINES, ring_bytes: int = RING_BYTES) -> None:
@@ -46,7 +46,7 @@ class Hub:
         self._ring: dict[int, bytes] = {}
         self._ring_lines, self._ring_bytes = ring_lines, ring_bytes
         self._kept_bytes = 0
-        self._told = Shelf(lambda _: self.read(_tell), lambda _: self._version)
+        self._told = AnswerCache(lambda _: self.read(_tell), lambda _: self._version)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._is_waking = False
@@ -192,7 +192,7 @@ class Hub:
                 return True
             self._waiters.add(waiter)
         try:
-            await asyncio.wait_for(waiter, PAUSE_S)
+            await asyncio.wait_for(waiter, STILL_THERE_INTERVAL_S)
         except TimeoutError:
             return False
         finally:
@@ -209,15 +209,15 @@ class Hub:
                 waiter.set_result(None)
 
 
-class Told(msgspec.Struct, frozen=True):
+class StateFrame(msgspec.Struct, frozen=True):
     """A told state, made once for all who need it."""
 
     event_id: int
     framed: bytes
 
 
-def _tell(state: RunState) -> Told:
-    return Told(state.event_id, frame(state.event_id, StateTold.__name__, tell_state(state)))
+def _tell(state: RunState) -> StateFrame:
+    return StateFrame(state.event_id, frame(state.event_id, StateTold.__name__, tell_state(state)))
 
 
 def frame(event_id: int, kind: str, line: bytes) -> bytes:
