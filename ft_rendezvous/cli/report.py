@@ -1,4 +1,4 @@
-"""`ftr report`: read a run's whole log once, and tell what became of it."""
+"""`ftr report`: reads a run's whole log once, and reports what happened."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def read_report(run_dir: Path, now_ns: int) -> tuple[Picture, RunReport]:
     """All of a run's log, folded. Raises StateUnavailable."""
     reader, report = EventLogReader(run_dir), RunReport()
     try:
-        for told in reader.read():
-            report.take(told.event, reader.state)
+        for logged in reader.read():
+            report.take(logged.event, reader.state)
     finally:
         reader.close()
     picture = picture_log(reader, now_ns)

@@ -20,7 +20,7 @@ from ft_rendezvous.text import clean, count, duration
 
 SHORT_TIME = "%m-%d %H:%M:%S"
 FEW = 24
-"""So many live nodes are listed one by one."""
+"""Up to this number, live nodes are listed one by one."""
 UNWELL_SHOWN = 40
 DOMAINS_SHOWN = 40
 CYCLES_LISTED = 8
@@ -83,7 +83,7 @@ def blocks_of(picture: Picture, now_ns: int, is_every_node: bool = False) -> Ite
     """All there is to see, the most important first."""
     run = picture.run
     now_ns = run.end_time_ns or now_ns
-    yield TextLine(_told(run), str(run.status))
+    yield TextLine(_name_and_detail(run), str(run.status))
     yield TextLine(_times(run, now_ns))
     yield from _arriving(picture)
     yield from _nodes(picture, now_ns, is_every_node)
@@ -97,7 +97,7 @@ def headline(picture: Picture) -> str:
     """The run in one line."""
     run = picture.run
     cycle = f" cycle {run.cycle_id}" if run.cycle_id else ""
-    return f"{run.status}{cycle}  {_told(run)}"
+    return f"{run.status}{cycle}  {_name_and_detail(run)}"
 
 
 def gathering(picture: Picture) -> tuple[int, int] | None:
@@ -111,7 +111,7 @@ def gathering(picture: Picture) -> tuple[int, int] | None:
 # --- parts ------------------------------------------------------------------------------------------
 
 
-def _told(run: Run) -> str:
+def _name_and_detail(run: Run) -> str:
     return f"{clean(run.name)}: {clean(run.status_detail)}" if run.status_detail else clean(run.name)
 
 
@@ -128,17 +128,17 @@ def _arriving(picture: Picture) -> Iterator[Block]:
     found = gathering(picture)
     if found is not None:
         arrived, wanted = found
-        told = f"{arrived:,} nodes have arrived, {wanted:,} are wanted"
+        label = f"{arrived:,} nodes have arrived, {wanted:,} are wanted"
         if arrived <= wanted:
-            told = f"{arrived:,} of {wanted:,} nodes have arrived"
-        yield Bar(told, min(arrived, wanted), wanted)
+            label = f"{arrived:,} of {wanted:,} nodes have arrived"
+        yield Bar(label, min(arrived, wanted), wanted)
 
 
 def _nodes(picture: Picture, now_ns: int, is_every_node: bool) -> Iterator[Block]:
     live = [node for node in picture.nodes if not node.is_terminal()]
     dead = [node for node in picture.nodes if node.is_terminal()]
     if picture.run.is_terminal():
-        # Everybody goes when a run ends: only those that did not go well are of interest.
+        # All nodes leave when a run ends: only those that did not end well are of interest.
         dead = [node for node in dead if not _ended_well(node)]
     if is_every_node:
         yield _each("nodes", picture.nodes, now_ns)
@@ -180,9 +180,11 @@ def _each(title: str, nodes: Sequence[Node], now_ns: int, tail: str = "") -> Gri
 
 
 def _node_cells(node: Node, now_ns: int) -> tuple[str, ...]:
-    told = node.status_detail
+    detail = node.status_detail
     if node.failures:
-        told = f"{told}; " * bool(told) + f"failed in cycle {node.failures[-1].cycle_id}: {node.failures[-1].error}"
+        detail = (
+            f"{detail}; " * bool(detail) + f"failed in cycle {node.failures[-1].cycle_id}: {node.failures[-1].error}"
+        )
     # A live node that is well beats: when exactly is of no interest, and not known to the second.
     beats = {
         NodeStatus.ALIVE: "",
@@ -197,7 +199,7 @@ def _node_cells(node: Node, now_ns: int) -> tuple[str, ...]:
         str(node.status),
         beats[node.status],
         str(node.failure_count or ""),
-        clean(told),
+        clean(detail),
     )
 
 
@@ -290,4 +292,4 @@ def _lost(run: Run) -> Iterator[Block]:
     if run.lost:
         causes = sorted(run.lost.items(), key=lambda item: -item[1].seconds)
         rows = [(cause_in_words(cause), str(lost.times), duration(lost.seconds)) for cause, lost in causes]
-        yield Grid("time in which nobody trained", ("because of", ">times", ">lost"), rows)
+        yield Grid("time without training", ("because of", ">times", ">lost"), rows)

@@ -72,7 +72,7 @@ def _draw_grid(grid: Grid) -> Table:
     )
     last = len(grid.headings) - 1
     for place, heading in enumerate(grid.headings):
-        # The last column is prose and may be folded; what it says is why somebody looks.
+        # The last column is prose and may be folded, but not cut: it says what is wrong.
         is_prose = place == last and not heading.startswith(">")
         name, justify = heading.removeprefix(">"), "right" if heading.startswith(">") else "left"
         table.add_column(name, justify=justify, no_wrap=not is_prose, overflow="fold" if is_prose else "ellipsis")  # type: ignore[arg-type]

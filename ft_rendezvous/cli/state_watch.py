@@ -29,7 +29,7 @@ from ft_rendezvous.state.read.store_query import QueryClient
 LOOK_INTERVAL_S = 0.5
 MAX_LOOK_INTERVAL_S = 10.0
 LOOK_COST_FACTOR = 10
-"""So many times longer than a look takes, a watcher waits for the next."""
+"""The time between two looks is at least this many times the time of a look."""
 EXIT_CODES = {RunStatus.FINISHED: 0, RunStatus.ERRORED: FAILED, RunStatus.ABORTED: CANCELLED}
 
 
@@ -38,7 +38,7 @@ def now_ns() -> int:
 
 
 def find_source(text: str, run: str | None) -> RunSource:
-    """The source that somebody names: a directory, a URL or an endpoint. Raises StateUnavailable or ConfigError."""
+    """The source that an operator names: a directory, a URL or an endpoint. Raises StateUnavailable or ConfigError."""
     if text.startswith(("http://", "https://")):
         from ft_rendezvous.state.read.http_source import HttpSource  # noqa: PLC0415
 
@@ -55,7 +55,7 @@ def find_source(text: str, run: str | None) -> RunSource:
 
 
 def run_status(text: str, run: str | None, is_watched: bool, is_json: bool, is_every_node: bool) -> int:
-    """Tell how the run stands, once or until it ends. Returns the exit code."""
+    """Show the run once, or until it ends. Returns the exit code."""
     with _refusing():
         source = find_source(text, run)
         if not is_watched:
@@ -73,13 +73,13 @@ def run_status(text: str, run: str | None, is_watched: bool, is_json: bool, is_e
 def run_events(  # noqa: PLR0917
     text: str, run: str | None, after: int, is_followed: bool, is_json: bool, is_all: bool
 ) -> int:
-    """Tell what happened, and go on telling if asked to. Returns the exit code."""
+    """Print what happened, and go on if the run is followed. Returns the exit code."""
     with _refusing():
         source = find_source(text, run)
         lines = source.lines(after, is_followed)
-        for told in lines if is_json else _sentences(lines, after, is_all):
-            text_line = told if isinstance(told, str) else told.decode(errors="replace").rstrip("\n")
-            # Whoever follows wants to see it now; else the system decides, which is ten times faster.
+        for line in lines if is_json else _sentences(lines, after, is_all):
+            text_line = line if isinstance(line, str) else line.decode(errors="replace").rstrip("\n")
+            # With --follow each line is shown at once; else the system buffers, which is ten times faster.
             print(text_line, flush=is_followed)
         if isinstance(source, FolderSource) and not source.missing.is_empty():
             print(f"ftr: of its log, {describe_missing(source.missing)}", file=sys.stderr)
@@ -108,13 +108,13 @@ def _pictures(source: RunSource) -> Iterator[Picture]:
         yield picture
         if picture.run.is_terminal():
             return
-        # A store with ten thousand nodes has better things to do than to be looked at.
+        # With ten thousand nodes, a look costs the store host a lot.
         time.sleep(min(MAX_LOOK_INTERVAL_S, max(LOOK_INTERVAL_S, LOOK_COST_FACTOR * took_s)))
 
 
 def _watch_drawn(source: RunSource, is_every_node: bool) -> Picture:
     console = Console()
-    # What does not fit is cut while it is watched, and shown whole at the end.
+    # While it is watched, the picture is cut to the screen; at the end it is shown whole.
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis", transient=True) as live:
         for picture in _pictures(source):
             last = picture
@@ -174,7 +174,7 @@ def _say(text: str) -> None:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """What is not there is told in one line; whoever stops listening is not told anything."""
+    """A run that is not there is one line of error. A closed pipe is no error."""
     try:
         yield
     except StateUnavailable as error:

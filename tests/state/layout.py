@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ft_rendezvous.state.model.events import Event, decode_line, encode_line, take_event, tell_state
+from ft_rendezvous.state.model.events import Event, decode_line, encode_line, encode_state_line, take_event
 from ft_rendezvous.state.model.run_state import RunState
 
 
@@ -30,7 +30,7 @@ def split(lines: Sequence[bytes], per_file: int) -> list[list[bytes]]:
     state, files = RunState(), []
     for start in range(0, len(lines), per_file):
         part = lines[start : start + per_file]
-        files.append([tell_state(state), *part] if start else list(part))
+        files.append([encode_state_line(state), *part] if start else list(part))
         state = fold_all(state, part)
     return files
 

@@ -82,7 +82,7 @@ def test_a_killed_keeper_is_replaced_and_told_everything(tmp_path: Path, caplog:
 def test_a_keeper_that_stands_still_holds_nobody_up_and_is_told_everything_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(recorder_module, "MAX_WAITING_BYTES", 1_000)
     pipes = list[KeeperPipe]()
     recorder = start(tmp_path, pipes)
     keeper = wait_for_process(pipes[0])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ft_rendezvous.errors import StateUnavailable
-from ft_rendezvous.state.model.events import decode_line, encode_state, tell_state
+from ft_rendezvous.state.model.events import decode_line, encode_state, encode_state_line
 from ft_rendezvous.state.model.run_state import NS, RunState
 from ft_rendezvous.state.model.view import view_cycles, view_nodes, view_run
 from ft_rendezvous.state.read.log_reader import EventLogReader, Gap, follow_log, load, read_events
@@ -280,7 +280,7 @@ def test_a_torn_line_that_its_writer_takes_back_is_no_damage(tmp_path: Path) -> 
     reader = EventLogReader(folder)
     assert len(list(reader.read())) == 30
     assert reader.missing.torn
-    told = tell_state(fold_all(RunState(), record(8)[:33]))
+    told = encode_state_line(fold_all(RunState(), record(8)[:33]))
     path.write_bytes(whole + told + record(8)[33])
     assert [each.event.event_id for each in reader.read()] == [33, 34]
     assert reader.missing.damaged_lines == 0
@@ -310,7 +310,7 @@ def test_runs_are_found_newest_first_by_name_id_or_folder(tmp_path: Path) -> Non
     newer = lay_out(tmp_path, record(5), name="job_8-bbbb")
     path = path_of(newer, 1)
     path.write_bytes(path.read_bytes().replace(b'"timestamp_ns":18', b'"timestamp_ns":19'))
-    told = tell_state(fold_all(RunState(), record(8)))
+    told = encode_state_line(fold_all(RunState(), record(8)))
     half = tmp_path / "job_6-cccc"
     half.mkdir()
     path_of(half, 4).write_bytes(told.replace(b'"timestamp_ns":18', b'"timestamp_ns":17', 1))

@@ -16,7 +16,7 @@ from ft_rendezvous.state.read.log_reader import EventLogReader, Gap
 from ft_rendezvous.state.read.sources import Picture
 from ft_rendezvous.state.report.markdown import write_page
 from ft_rendezvous.state.report.plots import CannotDraw, draw_timeline
-from ft_rendezvous.state.report.run_report import RunReport, TimeUse
+from ft_rendezvous.state.report.run_report import RunPhase, RunReport
 from tests.state.layout import lay_out, path_of
 from tests.state.page.story import Story
 from tests.state.recording import record_seed
@@ -45,8 +45,8 @@ def test_time_adds_up_to_what_the_fold_counts(tmp_path: Path, seeds: range) -> N
     for seed in seeds:
         report, state = report_of(lay_out(tmp_path, record_seed(seed).lines, name=f"sim-{seed}"))
         seconds = report.seconds()
-        trained = sum(spent for (phase, _), spent in seconds.items() if phase is TimeUse.TRAINING)
-        lost = {cause: spent for (phase, cause), spent in seconds.items() if phase is TimeUse.LOST}
+        trained = sum(spent for (phase, _), spent in seconds.items() if phase is RunPhase.TRAINING)
+        lost = {cause: spent for (phase, cause), spent in seconds.items() if phase is RunPhase.LOST}
         run = view_run(state, state.end_ns or state.time_ns)
         assert run is not None
         assert trained == pytest.approx(run.trained_s), f"seed {seed}"
@@ -73,7 +73,7 @@ def test_lost_time_is_reported_under_the_corrected_cause(tmp_path: Path, is_seal
     story.wait(10)
     story.end(VerdictKind.SUCCEEDED)
     picture, report = read_report(lay_out(tmp_path, story.lines), story.state.time_ns)
-    assert [(span.phase, span.cause) for span in report.spans if span.cause] == [(TimeUse.LOST, "nodes_lost")]
+    assert [(span.phase, span.cause) for span in report.spans if span.cause] == [(RunPhase.LOST, "nodes_lost")]
     page = write_page(picture, report)
     assert "lost: nodes lost" in page
     assert "lost: workers failed" not in page
@@ -100,7 +100,7 @@ def test_a_gap_is_shown_as_time_that_nobody_knows(tmp_path: Path) -> None:
     folder = lay_out(tmp_path, story.lines, per_file=40)
     path_of(folder, 2).unlink()
     picture, report = read_report(folder, story.now_ns)
-    unknown = [span for span in report.spans if span.phase is TimeUse.UNKNOWN]
+    unknown = [span for span in report.spans if span.phase is RunPhase.UNKNOWN]
     assert len(unknown) == 1
     assert picture.missing is not None
     assert picture.missing.gaps == [Gap(41, 80)]

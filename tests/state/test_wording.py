@@ -10,7 +10,7 @@ from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import AnyWhy, NodesLost
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.protocol.codec import BadRecord
-from ft_rendezvous.state.model.events import SOURCES, StateTold, decode_line, make_event, tell_state
+from ft_rendezvous.state.model.events import SOURCES, StateTold, decode_line, encode_state_line, make_event
 from ft_rendezvous.state.model.run_state import RunState, cause_of
 from ft_rendezvous.state.model.wording import CAUSE_WORDS, describe, local_time, names_in
 from ft_rendezvous.state.read.log_reader import Missing, describe_missing
@@ -46,7 +46,7 @@ def test_every_kind_of_event_has_its_sentence() -> None:
         "the cause of cycle 2 is corrected: lost n1 (rank 3)",
         "n1 is not fit to train: a bad disk",
         "cycle 2 is called at the next checkpoint: growth",
-        "cycle 1 is settled: nobody is charged for 2 failures",
+        "cycle 1 is settled: no node is charged for 2 failures",
     ]
     assert told | {type(entry) for entry in rare} == set(get_args(journal.Entry))
 
@@ -57,10 +57,10 @@ def test_every_kind_of_event_says_what_it_is_about() -> None:
 
 def test_a_told_state_says_that_something_is_missing() -> None:
     story = tell_story()
-    event = decode_line(tell_state(story.state))
+    event = decode_line(encode_state_line(story.state))
     assert describe(event) == "events before this are missing; by now: FINISHED in cycle 5, 0 nodes alive"
     assert dict(names_in(event))[story.lives[3]] == story.name(3)
-    assert describe(decode_line(tell_state(RunState()))).endswith("INITIALIZING, 0 nodes alive")
+    assert describe(decode_line(encode_state_line(RunState()))).endswith("INITIALIZING, 0 nodes alive")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Events: what the journal told, numbered and dated, one line of JSON each.
+"""Events: entries of the journal with a number and a time, one line of JSON each.
 
-The same lines are written to the export log, sent to whoever follows a run, and folded into its state.
+The same lines are written to the export log, sent to clients that follow a run, and folded into its state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SourceType(StrEnum):
 
 
 class StateTold(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=True):
-    """All that is known as of this event's id: who missed something before, or begins here, goes on from this."""
+    """The whole state as of this event's id. A reader that missed events, or begins here, goes on from it."""
 
     state: RunState
 
@@ -38,7 +38,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the log: an entry of the journal with its number and its time."""
 
     event_id: int
-    """From 1 without gaps. A told state has the number of the last event in it."""
+    """From 1 without gaps. A `StateTold` has the number of the last event in it."""
     timestamp_ns: int
     """On the clock of the store's machine."""
     source_type: SourceType
@@ -114,7 +114,7 @@ def encode_line(event: Event) -> bytes:
 
 
 def decode_line(line: bytes) -> Event:
-    """Raises msgspec.MsgspecError for what is no event of ours."""
+    """Raises msgspec.MsgspecError for a line that is no event."""
     return _decoder.decode(line)
 
 
@@ -131,13 +131,13 @@ def copy_state(state: RunState) -> RunState:
     return decode_state(encode_state(state))
 
 
-def tell_state(state: RunState) -> bytes:
-    """The line from which somebody who knows nothing can go on."""
+def encode_state_line(state: RunState) -> bytes:
+    """The state as a line: a reader that knows nothing can go on from it."""
     return encode_line(make_event(state.event_id, state.time_ns, StateTold(state=state)))
 
 
 def take_event(state: RunState, event: Event) -> RunState:
-    """The state after one more event: the same one, changed, or the one that the event tells."""
+    """The state after one more event: the same object, changed, or the state that the event holds."""
     if isinstance(event.event, StateTold):
         return event.event.state
     assert event.event_id == state.event_id + 1, f"event {event.event_id} after {state.event_id}"

@@ -41,18 +41,18 @@ from ft_rendezvous.state.model.records import (
 from ft_rendezvous.state.model.run_state import NS, KnownNode, LostTime, RunState, cause_of, cause_of_pause
 
 LEAST_HISTORY = 2
-"""The open cycle and the one before it: who is missing is told by that one's placement."""
+"""The open cycle and the one before it, whose placement says which nodes are missing."""
 SUMMARIES = 10_000
 """Cycles of which anything is kept."""
 DEAD_KEPT = 10_000
 NODE_FAILURES_KEPT = 5
 """Of one node."""
 TRIM = 1_000
-"""How many are forgotten at once, so that forgetting costs nothing on the average."""
+"""How many are forgotten at once, so that it costs nothing on the average."""
 
 
 def apply_entry(state: RunState, event_id: int, time_ns: int, entry: journal.Entry) -> None:
-    """Take in one more event. Raises ProtocolBug for what cannot follow."""
+    """Take in one more event. Raises ProtocolBug if it cannot follow."""
     _apply(state, time_ns, entry)
     state.event_id, state.time_ns = event_id, time_ns
 
@@ -144,7 +144,7 @@ def _arrive(state: RunState, time_ns: int, entry: journal.NodesArrived) -> None:
 def _open(state: RunState, time_ns: int, entry: journal.CycleOpened) -> None:
     assert state.began is not None, "a cycle of a run that never began"
     if state.cycles:
-        # Also where workers failed of the loss and both were read in one look.
+        # Also if workers failed because of the loss, and the coordinator read both in one look.
         _stop_training(state, time_ns - round(state.silent_s * NS))
         is_error = isinstance(entry.why, WorkersFailed | NodesLost) or (
             isinstance(entry.why, NodeLeft) and entry.why.outcome is Outcome.FAILED
@@ -236,7 +236,7 @@ def _fence(state: RunState, time_ns: int, entry: journal.NodeFenced) -> None:
         return  # It was refused before it was ever a node of the run.
     if entry.cause is FenceCause.LOST:
         member.silent_since_ns = time_ns - round(entry.silent_s * NS)
-        # One that has finished, or was there for the next world already, broke nothing.
+        # A node that has finished, or has arrived for the next world, broke nothing.
         if member.role in (NodeRole.ACTIVE, NodeRole.AWAITED):
             state.has_lost, state.silent_s = True, max(state.silent_s, entry.silent_s)
             _stopped_earlier(state, member.silent_since_ns)
@@ -253,7 +253,7 @@ def _go(state: RunState, time_ns: int, entry: journal.NodeWent) -> None:
 
 def _stay_away(state: RunState, time_ns: int, entry: journal.NodeUnhealthy) -> None:
     member = state.members.get(entry.incarnation)
-    # It may never have joined, and who was fenced may still say that it is unfit.
+    # It may never have joined. A fenced node may still say that it is unfit.
     if member is not None and member.status is not NodeStatus.DEAD:
         _end_member(state, time_ns, member, f"unfit: {entry.reason}", member.role)
 
@@ -267,7 +267,7 @@ def _end(state: RunState, time_ns: int, verdict: Verdict) -> None:
     else:
         _account_lost(state, time_ns)
     if cycle_status is CycleStatus.FINISHED and state.cycles[-1].status is CycleStatus.PENDING:
-        cycle_status = CycleStatus.ABORTED  # The world before it had ended well, as it turned out.
+        cycle_status = CycleStatus.ABORTED  # The world before it had ended well.
     _end_cycle(state, time_ns, cycle_status, str(verdict))
     state.status = step(RUN_STATUS_TABLE, state.status, run_status)
     state.status_detail, state.verdict, state.end_ns, state.waits = verdict.reason, verdict, time_ns, ""
@@ -298,14 +298,14 @@ def _end_member(state: RunState, time_ns: int, member: KnownNode, detail: str, r
 
 
 def _count_out(state: RunState, member: KnownNode) -> None:
-    """A node that goes, or is asked to, is waited for again if it had arrived in the open cycle."""
+    """A node that leaves the open cycle after its arrival does not count as arrived any more."""
     cycle = state.cycle
     if cycle is not None and cycle.status is CycleStatus.PENDING and member.role is NodeRole.ARRIVED:
         state.cycles[-1] = msgspec.structs.replace(cycle, arrived=cycle.arrived - 1)
 
 
 def _stop_training(state: RunState, time_ns: int) -> None:
-    """The world that trained is not whole any more, and has not been since then."""
+    """The world that trained has not been whole since this time."""
     if state.whole_since_ns is not None:
         stopped_ns = max(time_ns, state.whole_since_ns)
         state.trained_ns += stopped_ns - state.whole_since_ns

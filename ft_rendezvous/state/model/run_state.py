@@ -70,11 +70,11 @@ class RunState(msgspec.Struct, kw_only=True):
     silent_s: float = 0.0
     """How long the longest silent of the lost had been silent, since the last seal."""
     has_lost: bool = False
-    """A node of the last world was lost since its seal: whatever opened the cycle followed from that."""
+    """A node of the last world was lost since its seal: that loss is the cause of what opened the cycle."""
     whole_since_ns: int | None = None
     """Since when the world that trains has been whole."""
     broken_since_ns: int | None = None
-    """Since when nobody has trained, once somebody had."""
+    """Since when no node trains; None while a world trains, and before the first one."""
     trained_ns: int = 0
     lost: dict[str, LostTime] = {}
     looked_ns: int = 0
@@ -94,5 +94,5 @@ def cause_of(why: AnyWhy) -> str:
 
 
 def cause_of_pause(state: RunState) -> str:
-    """Why nobody trains. Workers fail of a lost peer before its lease is over: then the loss is the cause."""
+    """Why no node trains. Workers fail because of a lost peer before its lease is over: then the loss is the cause."""
     return NODES_LOST if state.has_lost else cause_of(state.cycles[-1].why)

@@ -1,4 +1,4 @@
-"""What is known of a run, in words: a sentence for every event, durations, and what is missing. Pure."""
+"""A run in words: a sentence for every event, local times, causes. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAUSE_WORDS = {
     "nodes_drain": "drains",
     "world_grows": "growing",
 }
-"""What a cycle was opened for, by its kind."""
+"""Why a cycle was opened, by the kind of its cause."""
 
 
 def describe(event: Event, names: Mapping[str, str] | None = None) -> str:
@@ -28,7 +28,7 @@ def describe(event: Event, names: Mapping[str, str] | None = None) -> str:
 
 
 def names_in(event: Event) -> Iterable[tuple[str, str]]:
-    """Incarnations and names that an event tells."""
+    """Incarnations and names that are in an event."""
     match event.event:
         case journal.NodeJoined():
             yield event.event.incarnation, event.event.node
@@ -67,12 +67,12 @@ def _describe(entry: AnyEntry, names: Mapping[str, str]) -> str:
         case journal.CycleCalled(nodes=()):
             return f"cycle {entry.cycle_id + 1} is called at the next checkpoint: {entry.reason}"
         case journal.CycleCalled():
-            return f"{listing(entry.nodes)} shall give up {_places(len(entry.nodes))}: {entry.reason}"
+            return f"{listing(entry.nodes)} must give up {_places(len(entry.nodes))}: {entry.reason}"
         case journal.CycleSettled() if entry.first is not None:
             return f"cycle {entry.cycle_id} is settled: {entry.failures:,} failed, first {entry.first.node}"
         case journal.CycleSettled():
             tail = f" for {count(entry.failures, 'failure')}" if entry.failures else ""
-            return f"cycle {entry.cycle_id} is settled: nobody is charged{tail}"
+            return f"cycle {entry.cycle_id} is settled: no node is charged{tail}"
         case journal.NodeJoined():
             where = f", domain {entry.domain}" if entry.domain else ""
             return f"{entry.node} joins{' as a spare' if entry.is_spare else ''}{where}"

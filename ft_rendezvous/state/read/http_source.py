@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 API = "/api/ft/v1"
 ANSWER_TIMEOUT_S = 10.0
-"""For an answer. Whoever serves thousands of nodes answers in a tenth of a second."""
+"""For an answer. A server with thousands of nodes answers in a tenth of a second."""
 STREAM_TIMEOUT_S = 60.0
 """How long a stream of events may be silent: there is one per lease as long as the run lives."""
 RETRY_DELAY_S = 0.5
 RETRIES = 3
-"""A stream that breaks is taken up again where it broke; so often in a row without an event, and then no more."""
+"""A broken stream is taken up again where it broke; this many times in a row without an event."""
 
 
 class _Refusal(msgspec.Struct):
@@ -61,7 +61,7 @@ class HttpSource:
     def look(self) -> Picture:
         run = self._get(f"/runs/{self._run_id}", Run)
         if self._last is not None and self._last.run.event_id == run.event_id:
-            # Nothing has happened: nobody's nodes are asked for again.
+            # Nothing has happened: the nodes are not read again.
             return msgspec.structs.replace(self._last, run=run)
         self._last = Picture(
             run=run,
@@ -83,7 +83,7 @@ class HttpSource:
                 if not is_followed or (failures >= RETRIES and not has_ended):
                     raise self._gone(error) from error
             except msgspec.MsgspecError as error:
-                raise StateUnavailable(f"{self._address} sent what is no event: {error}") from error
+                raise StateUnavailable(f"{self._address} sent a line that is no event: {error}") from error
             if not is_followed or has_ended:
                 return
             if failures >= RETRIES:

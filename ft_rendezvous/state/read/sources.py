@@ -1,6 +1,6 @@
-"""Where somebody outside a run can look at it: a state_dir, the HTTP API, or the run's own store.
+"""Where the state of a run can be read from outside: a state_dir, the HTTP API, or the run's own store.
 
-All three tell the same: a picture of the run as it is now, and its events as lines.
+All three give the same: a picture of the run as it is now, and its events as lines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
-from ft_rendezvous.state.model.events import decode_line, tell_state
+from ft_rendezvous.state.model.events import decode_line, encode_state_line
 from ft_rendezvous.state.model.records import END_OF_RUN, Cycle, Node, Run
 from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.model.view import end_last, view_cycles, view_nodes, view_run, view_vanished
@@ -30,11 +30,11 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """Oldest first."""
     nodes: list[Node]
     missing: Missing | None = None
-    """What could not be read of the log; None: it was asked of the living, who know it all."""
+    """What could not be read of the log; None if a live run answered, which knows all of it."""
 
 
 class RunSource(Protocol):
-    """A place to look at one run."""
+    """A place to read one run from."""
 
     def look(self) -> Picture:
         """The run as it is now. Raises StateUnavailable."""
@@ -60,14 +60,14 @@ class FolderSource:
 
     def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
         if is_followed:
-            for told in follow_log(self.folder.path, after=after, clock_ns=self._clock_ns):
-                yield told.line
+            for logged in follow_log(self.folder.path, after=after, clock_ns=self._clock_ns):
+                yield logged.line
             return
         reader = EventLogReader(self.folder.path, after=after)
         try:
-            for told in reader.read():
-                if told.event.event_id > after:
-                    yield told.line
+            for logged in reader.read():
+                if logged.event.event_id > after:
+                    yield logged.line
         finally:
             self.missing = reader.missing
             reader.close()
@@ -77,37 +77,37 @@ class StoreSource:
     """A live run, through its store."""
 
     def __init__(
-        self, visitor: QueryClient, clock_ns: Callable[[], int], sleep: Callable[[float], None] = time.sleep
+        self, client: QueryClient, clock_ns: Callable[[], int], sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._visitor = visitor
+        self._client = client
         self._clock_ns = clock_ns
         self._sleep = sleep
         self._newest = 0
 
     def look(self) -> Picture:
         # Only the state is wanted: no event is newer than the newest.
-        state = self._glimpse(self._newest).state
+        state = self._query(self._newest).state
         self._newest = state.event_id
         return picture_state(state, self._clock_ns())
 
     def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
         while True:
-            glimpse = self._glimpse(after)
-            if after and _first_id(glimpse.lines) > after + 1:
-                # What lies between is not kept any more: who follows goes on from the state.
-                after = glimpse.state.event_id
-                yield tell_state(glimpse.state)
+            answer = self._query(after)
+            if after and _first_id(answer.lines) > after + 1:
+                # The events between are not kept any more: the reader goes on from the state.
+                after = answer.state.event_id
+                yield encode_state_line(answer.state)
                 continue
-            for line in glimpse.lines:
+            for line in answer.lines:
                 after = max(after, decode_line(line).event_id)
                 yield line
-            if not is_followed or (glimpse.state.status.is_terminal() and not glimpse.lines):
+            if not is_followed or (answer.state.status.is_terminal() and not answer.lines):
                 return
             self._sleep(LOG_POLL_S)
 
-    def _glimpse(self, after: int) -> QueryAnswer:
+    def _query(self, after: int) -> QueryAnswer:
         try:
-            return self._visitor.look(after)
+            return self._client.look(after)
         except StoreUnavailable as error:
             raise StateUnavailable(
                 f"{error}: the run has ended, or its host is lost; its state_dir and verdict_file say which"
@@ -126,7 +126,7 @@ def picture_state(state: RunState, now_ns: int) -> Picture:
 
 
 def picture_log(reader: EventLogReader, now_ns: int) -> Picture:
-    """What a log tells: of a run that vanished its last known state, and how it ended even if the rest is damaged."""
+    """The run as its log says; it also knows how a run ended whose log is damaged or whose coordinator vanished."""
     missing = reader.missing
     if reader.state.began is None:
         if missing.is_empty():

@@ -1,10 +1,10 @@
-"""How a run stands, asked through its own store: `ftr status HOST:PORT` needs no other port and no file.
+"""Queries for the state through the run's own store: `ftr status HOST:PORT` needs no other port and no file.
 
-    who asks    count += 1 -> n; set ask/n to what it knows already; ring; wait for answer/n
-    the host    blocks on the bell, in a thread and on a connection of its own; answers every ask it finds
+    the client  count += 1 -> n; set ask/n to the newest event it knows; ring the bell; wait for answer/n
+    the host    blocks on the bell, in a thread and on a connection of its own; answers every query it finds
 
-The coordinator has no part in it. An answer is compressed and in parts, since a store hangs up on large values, and is
-deleted by who asked, or later by the host.
+The coordinator has no part in it. An answer is compressed and in parts, because a store hangs up on large values. The
+client deletes it, or later the host.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ft_rendezvous.store.raw_client import Found, StoreSocket, probe
 log = logging.getLogger("ft_rendezvous")
 
 VALUE_PART_BYTES = 4 << 20
-MOST_ASKS = 100
-"""How many are looked for at once; whoever reaches the port can count as high as they like."""
+MAX_OPEN_QUERIES = 100
+"""How many queries are looked for at once: any program that reaches the port can raise the count."""
 REST_FACTOR = 3
-"""How many times as long as an answer took nothing is done after it: of 10,000 nodes, one holds the coordinator's
+"""The host rests for this many times as long as an answer took: with 10,000 nodes, an answer holds the coordinator's
 interpreter for 40 ms."""
 MAX_REST_DELAY_S = 2.0
 ANSWER_KEPT_S = 30.0
-"""How long an answer waits for who asked."""
+"""How long an answer waits for its client."""
 QUERY_TIMEOUT_S = 10.0
 Look = Callable[[int], tuple[bytes, list[bytes]]]
 """The state as a line, and the lines of later events than the one given."""
@@ -66,10 +66,10 @@ class QueryServer:
         self._closed = threading.Event()
         self._answered = 0
         self._open: list[int] = []
-        """Counted, and not yet asked."""
+        """Numbers that were counted and have no query yet."""
         self._given: list[tuple[float, list[str]]] = []
         """Since when which keys hold answers."""
-        self._thread = threading.Thread(target=self._run, name="ft-window", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ft-query-server", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -85,14 +85,16 @@ class QueryServer:
                 self._answer_all()
         except StoreUnavailable:
             if not self._closed.is_set():
-                log.warning("the window is lost: ftr status and ftr events cannot ask this run through its store")
+                log.warning(
+                    "the connection for queries is lost: ftr status and ftr events cannot read this run any more"
+                )
 
     def _answer_all(self) -> None:
         count = self._store.perform(Add(self._keys.window_count, 0))
-        self._open += range(max(self._answered + 1, count + 1 - MOST_ASKS), count + 1)
+        self._open += range(max(self._answered + 1, count + 1 - MAX_OPEN_QUERIES), count + 1)
         self._answered = count
-        # Who died between counting and asking is not waited for.
-        self._open = [number for number in self._open[-MOST_ASKS:] if not self._answer(number)]
+        # The host does not wait for a client that died between counting and asking.
+        self._open = [number for number in self._open[-MAX_OPEN_QUERIES:] if not self._answer(number)]
         now = time.monotonic()
         while self._given and self._given[0][0] < now - ANSWER_KEPT_S:
             for key in self._given.pop(0)[1]:
@@ -118,7 +120,7 @@ class QueryServer:
 
 
 class QueryClient:
-    """The side of who asks. Raises ConfigError if there is no run at the endpoint."""
+    """The client's side. Raises ConfigError if there is no run at the endpoint."""
 
     def __init__(self, endpoint: str) -> None:
         host, port = parse_endpoint(endpoint)
@@ -131,7 +133,7 @@ class QueryClient:
         self._keys = Keys(codec.decode_head(self._store.perform(Get(codec.HEAD_KEY))).epoch)
 
     def look(self, after: int) -> QueryAnswer:
-        """How the run stands. Raises StoreUnavailable if its host does not answer, or is gone."""
+        """The run as it is now. Raises StoreUnavailable if its host does not answer, or is gone."""
         keys = self._keys
         number = self._store.perform(Add(keys.window_count, 1))
         self._store.perform(Set(keys.window_ask(number), msgspec.json.encode(Query(after))))
@@ -142,16 +144,16 @@ class QueryClient:
         for name in names:
             self._store.perform(Delete(name))
         state, *lines = zlib.decompress(b"".join(part[2:] for part in parts)).splitlines(keepends=True)
-        told = decode_line(state).event
-        assert isinstance(told, StateTold)
-        return QueryAnswer(told.state, lines)
+        event = decode_line(state).event
+        assert isinstance(event, StateTold)
+        return QueryAnswer(event.state, lines)
 
 
 def _decode_ask(data: bytes) -> Query:
     try:
         return msgspec.json.decode(data, type=Query)
     except msgspec.MsgspecError:
-        return Query(0)  # Whoever reaches the port can write anything; it is answered, and that is all.
+        return Query(0)  # Any program that reaches the port can write anything; it gets an answer, and that is all.
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The application: the table of routes, answered from the live_run."""
+"""The application: answers every route of the table from what is known of the live run."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from ft_rendezvous.state.web.views import see_cycles, see_health, see_run, stamp
 log = logging.getLogger("ft_rendezvous")
 
 FOLLOWERS = 256
-"""Who may follow at once; the others can ask again and again, which is cheap too."""
+"""How many clients may follow at once. The others can poll, which is cheap too."""
 FOLLOW_RETRY_DELAY_S = 10
 STREAM_RETRY_DELAY_MS = 1_000
-"""After which a browser whose stream ended follows again."""
+"""When a browser whose stream ended follows again."""
 MAX_EVENT_ID = 2**63
-BUGS_TOLD = 20
+MAX_BUGS_LOGGED = 20
 
 
 def make_app(live_run: LiveRun, token: str | None, clock_ns: Callable[[], int] = time.time_ns) -> Starlette:
-    """The server's application. Without a token everybody who reaches it is answered."""
+    """The server's application. Without a token, every client that reaches it is answered."""
     handlers = _Handlers(live_run, token is not None, clock_ns)
-    keyring = None if token is None else TokenCheck(token)
+    token_check = None if token is None else TokenCheck(token)
     open_paths = frozenset(endpoint.path for endpoint in API_ROUTES if endpoint.is_open)
     app = Starlette(
         routes=[Route(each.path, getattr(handlers, each.name), name=each.name) for each in API_ROUTES],
-        middleware=[Middleware(AccessGuard, keyring=keyring, open_paths=open_paths)],
-        exception_handlers={HTTPException: _tell_http_error, Exception: _Bugs().tell},
+        middleware=[Middleware(AccessGuard, token_check=token_check, open_paths=open_paths)],
+        exception_handlers={HTTPException: _tell_http_error, Exception: _BugLog().answer},
     )
-    # A redirect would repeat what was asked, and an id may end with anything.
+    # A redirect would repeat the request's path, and an id may end with a slash.
     app.router.redirect_slashes = False
     return app
 
@@ -208,17 +208,17 @@ async def _tell_http_error(_: Request, error: Exception) -> Response:
     return refuse(Refusal(status=error.status_code, problem=problem))
 
 
-class _Bugs:
-    """Tells of every bug once, however often it is met: whoever asks asks again and again."""
+class _BugLog:
+    """Logs each bug once: clients repeat their requests, and would repeat the bug."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
-    async def tell(self, _: Request, error: Exception) -> Response:
+    async def answer(self, _: Request, error: Exception) -> Response:
         kind = f"{type(error).__name__}: {error}"
-        if kind not in self._told and len(self._told) < BUGS_TOLD:
-            self._told.add(kind)
-            log.error("state server: a bug, told once: %s", kind, exc_info=error)
+        if kind not in self._logged and len(self._logged) < MAX_BUGS_LOGGED:
+            self._logged.add(kind)
+            log.error("state server: a bug, logged once: %s", kind, exc_info=error)
         return _bug()
 
 
@@ -226,5 +226,5 @@ def _bug() -> Response:
     problem = Problem(
         error="the state server has a bug, and its log says which", next="report it; the run is not affected"
     )
-    # The server below ends the connection after this; whoever keeps it open should know.
+    # uvicorn ends the connection after this; the client should know.
     return refuse(Refusal(status=500, problem=problem, headers={"connection": "close"}))

@@ -1,6 +1,6 @@
-"""The state as Prometheus metrics: what it is now, never what the server itself counted.
+"""The state as Prometheus metrics: values of the state, never counts of the server itself.
 
-A scrape is a look at the state, so a server that came later tells the same. Nothing is registered globally.
+So a server that started later reports the same. Nothing is registered globally.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ SEAL_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 
 
 class Scrape(msgspec.Struct, frozen=True, kw_only=True):
-    """What one scrape tells."""
+    """All that one scrape reports."""
 
     run: Run | None
     is_heard: bool
     silent_s: float
     losing_s: float
-    """How long nobody has trained by now, once somebody had."""
+    """How long no node has trained by now, after the first world did."""
     lost: dict[str, LostTime]
-    """What is over; what nobody trains for now may yet get another cause."""
+    """Of pauses that are over. A pause that still lasts may yet get another cause."""
     cycles: list[Cycle]
     event_id: int
     missed: int
@@ -149,18 +149,18 @@ def _collect_cycles(seen: Scrape) -> Iterator[Metric]:
     )
     lost = CounterMetricFamily(
         "ft_lost_seconds",
-        "Time in which nobody trained, by what ended the world before; until the next seal",
+        "Time in which no node trained, by what ended the world before; until the next seal",
         labels=["cause"],
     )
     times = CounterMetricFamily(
-        "ft_interruptions", "How often nobody trained, by what ended the world before", labels=["cause"]
+        "ft_interruptions", "How often training stopped, by what ended the world before", labels=["cause"]
     )
     for cause, each in sorted(seen.lost.items()):
         lost.add_metric([cause], each.lost_ns / NS)
         times.add_metric([cause], each.times)
     yield lost
     yield times
-    yield _gauge("ft_losing_seconds", "For how long nobody has trained by now; 0 while somebody does", seen.losing_s)
+    yield _gauge("ft_losing_seconds", "For how long no node has trained by now; 0 while a world trains", seen.losing_s)
     failures = sum(cycle.failure_count for cycle in seen.cycles)
     yield _gauge("ft_worker_failures", "Nodes whose workers failed, over the cycles that are remembered", failures)
 

@@ -12,7 +12,7 @@ from ft_rendezvous.state.web.routes import API_ROUTES, JSON, ApiRoute, Health, P
 
 _ERRORS = {
     "401": "No token, or another one",
-    "403": "A page of another origin asks, or the host is a name that could be anybody's",
+    "403": "The request comes from a page of another origin, or its host is a name and no address",
     "404": "No such run",
     "405": "Neither GET nor HEAD",
     "413": "A body was sent",
@@ -32,7 +32,7 @@ def describe_api(has_token: bool) -> dict[str, Any]:
         "info": {
             "title": "ft_rendezvous: state of a run",
             "version": f"{version('ft-rendezvous')}+schema.{SCHEMA_VERSION}",
-            "description": "Who is where and what happened. Nothing can be changed here.",
+            "description": "The nodes, the cycles and the events of a run. Nothing can be changed here.",
         },
         "paths": {each.path: {"get": _describe(each, answers.get(each.name), has_token)} for each in API_ROUTES},
         "components": {"schemas": dict(components)},
@@ -54,7 +54,7 @@ def _describe(endpoint: ApiRoute, schema: dict[str, Any] | None, has_token: bool
     responses: dict[str, Any] = {code: {"description": texts[code], "content": problem} for code in sorted(codes)}
     responses["200"] = {"description": endpoint.summary, "content": media}
     if endpoint.returns is Health:
-        responses["503"] = {"description": "What is shown may be old", "content": media}
+        responses["503"] = {"description": "The answers may be old", "content": media}
     described: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": endpoint.summary,

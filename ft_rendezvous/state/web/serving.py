@@ -1,6 +1,6 @@
-"""Serving: the application on a socket, with bounds on what all clients together can take.
+"""Serves the application on a socket, with limits on what all clients together can use.
 
-Signals are not its business: it ends when it is told to, from whichever thread.
+It handles no signals. Any thread may stop it. docs/decisions/uvicorn.md says why it subclasses uvicorn.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ KEEP_ALIVE_TIMEOUT_S = 5
 STOP_GRACE_S = 1.0
 """For answers that are under way when the server is stopped."""
 TICKS_BETWEEN_LOOKS = 10
-"""Ticks of the server below, which has ten in a second."""
+"""uvicorn has ten ticks in a second."""
 
 
 @dataclass(frozen=True)
 class Serving:
-    """A server that is there."""
+    """A running server."""
 
     addr: str
     port: int
@@ -52,12 +52,12 @@ def serve(app: ASGIApp, addr: str, port: int, on_ready: Callable[[Serving], None
             loop="asyncio",
             lifespan="off",
             log_config=None,
-            # Clients that talk nonsense are no news, and bugs are told by the application, once each.
+            # Bad requests are not worth a log line, and the application logs bugs, once each.
             log_level="critical",
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            # Never reached: connections are limited at the door, where who hangs makes room for who comes.
+            # Never reached: `Connection` limits their number, and an idle connection makes room for a new one.
             limit_concurrency=2 * limit_all + BACKLOG,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
@@ -107,7 +107,7 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.02)
         for connection in list(connections):
             connection.transport.abort()
-        # Their tasks hear of it, and end without a word.
+        # Their tasks end now.
         if self.server_state.tasks:
             await asyncio.wait(self.server_state.tasks, timeout=STOP_GRACE_S)
 
@@ -119,7 +119,7 @@ def _listen(addr: str, port: int) -> Iterator[socket.socket]:
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((addr, port))
-        # Here and not later: of two who bind with this option, only one may listen.
+        # Here and not later: of two processes that bind with this option, only one may listen.
         listener.listen(BACKLOG)
         yield listener
 

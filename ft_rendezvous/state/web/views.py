@@ -1,4 +1,4 @@
-"""What the server sees of a run at a moment: the folded state, and whether its coordinator is still heard of."""
+"""The run as the server shows it: the folded state, and whether the coordinator is still there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ft_rendezvous.state.web.routes import Health
 
 
 def see_run(live_run: LiveRun, now_ns: int) -> Run | None:
-    """The run; one whose coordinator is gone without a verdict is over."""
+    """The run. It is over if its coordinator is gone without a verdict."""
 
     def see(state: RunState) -> Run | None:
         run = view.view_run(state, now_ns)
@@ -24,7 +24,7 @@ def see_run(live_run: LiveRun, now_ns: int) -> Run | None:
 
 
 def see_cycles(live_run: LiveRun, now_ns: int) -> list[Cycle]:
-    """Its cycles; with the coordinator, the last one is over too."""
+    """Its cycles. The last one is over if the coordinator is gone."""
 
     def see(state: RunState) -> list[Cycle]:
         if has_lost_coordinator(state, live_run.is_ended, now_ns):
@@ -35,19 +35,19 @@ def see_cycles(live_run: LiveRun, now_ns: int) -> list[Cycle]:
 
 
 def has_lost_coordinator(state: RunState, is_ended: bool, now_ns: int) -> bool:
-    """Whether the run has not ended and nobody coordinates it any more."""
+    """Whether the run has not ended and has no coordinator any more."""
     is_open = state.began is not None and not state.status.is_terminal()
     return is_open and (is_ended or view.has_vanished(state, now_ns))
 
 
 def stamp_run(live_run: LiveRun, now_ns: int) -> Hashable:
-    """The same as long as the run looks the same: a run that is not over counts its seconds."""
+    """The same value as long as the run looks the same. A run that is not over looks different every second."""
     is_over = live_run.read(lambda state: state.began is None or state.status.is_terminal())
     return live_run.version, None if is_over else now_ns // NS
 
 
 def stamp_cycles(live_run: LiveRun, now_ns: int) -> Hashable:
-    """An open cycle tells for how long it has waited for whom; all end with their coordinator."""
+    """The same value as long as the cycles look the same. An open cycle shows how long it has waited."""
 
     def stamp(state: RunState) -> Hashable:
         if has_lost_coordinator(state, live_run.is_ended, now_ns):

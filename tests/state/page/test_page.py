@@ -391,7 +391,7 @@ def test_events_are_told_in_sentences_newest_first_and_live(page: Page, server: 
     assert not any("The coordinator looked" in each for each in told), "routine is left out"
     story.catch_up()
     story.silence(2)
-    page.wait("the news", lambda: page.events()[0] == "Nothing heard for 2.5 s of infra rank 2 at 10.0.0.3 pid 4002.")
+    page.wait("the news", lambda: page.events()[0] == "No beat for 2.5 s: infra rank 2 at 10.0.0.3 pid 4002.")
 
     page.at("event-filter").send_keys("rank 5 lost")
     assert len(page.events()) == 2

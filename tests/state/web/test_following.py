@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.state import EPOCH, large_run
-from ft_rendezvous.state.model.events import StateTold, decode_line, encode_state, replay, tell_state
+from ft_rendezvous.state.model.events import StateTold, decode_line, encode_state, encode_state_line, replay
 from ft_rendezvous.state.web.live_run import LiveRun
 from tests.state.recording import Recording, record_seed
 from tests.state.web.servers import API, client_of, feed, live_run_of, make_client, serving, wait_until
@@ -131,7 +131,7 @@ def test_many_follow_at_once_and_all_hear_the_same() -> None:
 def test_a_gap_before_the_server_is_closed_by_a_told_state() -> None:
     """The pipe lost events and says so with a told state: followers get that, and go on."""
     middle = COUNT // 2
-    told = tell_state(replay(iter(RECORDING.lines[:middle])))
+    told = encode_state_line(replay(iter(RECORDING.lines[:middle])))
     live_run = live_run_of(RECORDING.lines[:10])
     with client_of(live_run) as client:
         feed(live_run, RECORDING.lines[middle])

@@ -10,7 +10,7 @@ import pytest
 
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.events import encode_line, make_event, replay, tell_state
+from ft_rendezvous.state.model.events import encode_line, encode_state_line, make_event, replay
 from ft_rendezvous.state.model.records import Cycle, CycleStatus, Node, Run, RunStatus
 from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.web.live_run import LiveRun
@@ -184,7 +184,7 @@ def test_a_told_state_makes_good_what_was_missed() -> None:
     recording = record_seed(8)
     live_run = live_run_of([*recording.lines[:20], recording.lines[25]])
     assert live_run.problem is not None
-    feed(live_run, tell_state(replay(iter(recording.lines[:30]))))
+    feed(live_run, encode_state_line(replay(iter(recording.lines[:30]))))
     assert live_run.problem is None
     assert live_run.missed == 1
 

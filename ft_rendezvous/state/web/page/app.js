@@ -1,4 +1,4 @@
-// The page of a run: hands what the feed brings to those who show it.
+// The page of a run: passes what the feed reads to the parts of the page.
 
 import { CyclesView } from "./cycles.js";
 import { at, make, say, show } from "./dom.js";
@@ -37,7 +37,7 @@ function takeRuns(runs) {
   if (isKnown || shown.run) {
     offerNewer(newest[0]);
   } else if (newest.length && !asked()) {
-    // One that still goes on, if there is one.
+    // A run that still goes on, if there is one.
     choose((newest.find((run) => run.end_time_ns == null) ?? newest[0]).id);
   } else {
     const text = newest.length
@@ -75,7 +75,7 @@ function go(id) {
   choose(id);
 }
 
-// --- what comes ------------------------------------------------------------------------------------
+// --- what the feed reads ------------------------------------------------------------------------------------
 
 function takeData(found) {
   Object.assign(shown, found);

@@ -1,4 +1,4 @@
-// The nodes: who is in the grid and who is gone, how many of each kind, the search, and one node's details.
+// The nodes: those in the grid, those that are gone, how many of each kind, the search, and one node's details.
 
 import { at, copyable, make, say, show, terms } from "./dom.js";
 import { Grid } from "./grid.js";
@@ -13,8 +13,8 @@ const keyOf = (node) => (node.infra_rank != null ? `infra ${node.infra_rank}` : 
 const inOrder = (a, b) =>
   (a.infra_rank ?? Infinity) - (b.infra_rank ?? Infinity) || order.compare(a.addr, b.addr) || a.pid - b.pid || 0;
 
-// The live, and those of the dead that nobody has replaced yet: the dead since the last seal whose place is not taken
-// by a newer start of theirs. Once a world is sealed, whoever died before is history.
+// In the grid are the live nodes, and the nodes that died since the last seal and have not started again.
+// Nodes that died before the last seal are listed as gone.
 export function split(nodes, cycles) {
   const sealed = cycles.findLast((cycle) => cycle.seal_time_ns != null);
   const since = sealed?.seal_time_ns ?? 0;
@@ -206,7 +206,7 @@ export class NodesView {
     );
   }
 
-  // --- those who are gone, and counts ------------------------------------------------------------------
+  // --- nodes that are gone, and counts ------------------------------------------------------------------
 
   showGone() {
     const { gone } = this;
@@ -326,7 +326,7 @@ export class NodesView {
     );
   }
 
-  // A look at which nobody was silent is news of every live node.
+  // After a look at which no node was silent, every live node has beaten.
   looked(timestampNs) {
     this.lookedNs = Math.max(this.lookedNs, timestampNs);
   }

@@ -1,4 +1,4 @@
-// The head of the page: how the run stands, in one glance.
+// The head of the page: how the run is, at one glance.
 
 import { at, make, say, show } from "./dom.js";
 import { RUN_HINTS, RUN_MARKS, causeText, clock, count, duration, fullTime, ms, percent } from "./words.js";

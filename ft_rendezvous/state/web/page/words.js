@@ -1,4 +1,4 @@
-// What things are called and how numbers are told. Pure: no element, no request.
+// Names, numbers and sentences. Pure: no element, no request.
 
 export const NAMED = 8; // How many nodes a sentence names.
 
@@ -49,8 +49,8 @@ export const CYCLE_MARKS = { PENDING: "…", RUNNING: "▶", FINISHED: "✓", ER
 export const RUN_HINTS = {
   INITIALIZING: "the store is there, no node has come yet",
   SCHEDULING: "nodes gather for the first time",
-  RESTARTING: "nobody trains: the next world is not sealed yet",
-  RESIZING: "nobody trains: a larger world is being formed",
+  RESTARTING: "no node trains: the next world is not sealed yet",
+  RESIZING: "no node trains: a larger world is being formed",
 };
 
 export const CAUSES = {
@@ -67,7 +67,7 @@ export const KINDS = {
   arrived: { letter: "+", text: "arrived", more: "is in the cycle that is being formed" },
   awaited: { letter: "…", text: "awaited", more: "was in the last world, is not in this cycle yet" },
   finished: { letter: "✓", text: "finished", more: "its workers ended well" },
-  suspect: { letter: "?", text: "suspect", more: "nothing heard of it for half a lease" },
+  suspect: { letter: "?", text: "suspect", more: "it has not beaten for half a lease" },
   dead: { letter: "✕", text: "dead", more: "lost, refused or left" },
   drained: { letter: "D", text: "drained", more: "was asked to give up its place, and did" },
   quarantined: { letter: "Q", text: "quarantined", more: "failed first too often" },
@@ -144,13 +144,13 @@ function placementText(e) {
 // [how grave it is, sentence]; grave is one of bad, warn, good, plain, routine.
 const SENTENCES = {
   RunBegan: (e) => ["good", `The run ${e.run_id} began on ${e.host}, for ${e.settings?.nnodes ?? "?"} nodes.`],
-  Looked: (e) => ["routine", `The coordinator looked: ${count(e.live, "node")} live, the most silent heard of ${duration(e.oldest_s)} ago.`],
+  Looked: (e) => ["routine", `The coordinator looked: ${count(e.live, "node")} live, the oldest beat ${duration(e.oldest_s)} ago.`],
   RecordRefused: (e) => ["warn", `A record was refused${tail(e.record?.reason)}: ${e.record?.excerpt ?? ""}`],
   RunEnded: (e) => [
     { succeeded: "good", failed: "bad" }[e.verdict.kind] ?? "warn",
     `The run is over: ${e.verdict.kind}${tail(e.verdict.reason)}.${e.verdict.is_retryable ? " Another start may do better." : ""}`,
   ],
-  HostLeft: () => ["bad", "The store's host was ended before the run had a verdict."],
+  HostLeft: () => ["bad", "The store host was ended before the run had a verdict."],
   CycleOpened: (e) => [
     ["workers_failed", "nodes_lost"].includes(e.why?.why) || e.why?.outcome === "failed" ? "bad" : "plain",
     `Cycle ${e.cycle_id} opened: ${whyText(e.why)}.`,
@@ -170,7 +170,7 @@ const SENTENCES = {
   CycleSettled: (e) =>
     e.first
       ? ["bad", `Cycle ${e.cycle_id} ended because of ${failureText(e.first)}. ${count(e.failures, "node")} failed.`]
-      : ["plain", `Cycle ${e.cycle_id} ended because a node was lost or left, or somebody asked: nobody is charged.`],
+      : ["plain", `Cycle ${e.cycle_id} ended because a node was lost or left, or an operator asked: no node is charged.`],
   NodeJoined: (e) => ["plain", `${e.node} joined${e.is_spare ? " as a spare" : ""}${e.domain ? `, in ${e.domain}` : ""}.`],
   NodesArrived: (e, nameOf) => [
     "plain",
@@ -178,9 +178,9 @@ const SENTENCES = {
   ],
   NodesSilent: (e, nameOf) => {
     const silent = Object.keys(e.silent_s);
-    return ["warn", `Nothing heard for ${duration(Math.max(0, ...Object.values(e.silent_s)))} of ${nameAll(silent, nameOf)}.`];
+    return ["warn", `No beat for ${duration(Math.max(0, ...Object.values(e.silent_s)))}: ${nameAll(silent, nameOf)}.`];
   },
-  NodesHeard: (e, nameOf) => ["good", `Heard of again: ${nameAll(e.incarnations, nameOf)}.`],
+  NodesHeard: (e, nameOf) => ["good", `Beating again: ${nameAll(e.incarnations, nameOf)}.`],
   NodeFenced: (e) => [e.cause === "replaced" ? "warn" : "bad", `${e.node} ${FENCED[e.cause] ?? `was fenced, ${e.cause}`}${tail(e.reason)}.`],
   NodeFinished: (e) => ["good", `${e.node} finished: its workers ended well.`],
   NodeWent: (e) => [
@@ -189,7 +189,7 @@ const SENTENCES = {
   ],
   NodeUnhealthy: (e) => ["bad", `${e.node} is not fit to train${tail(e.reason)}.`],
   WorkersEnded: (e) => ["bad", `Workers failed on ${failureText(e.failure)}`],
-  StateTold: () => ["plain", "Events before this are no longer kept here; the state as of now was told."],
+  StateTold: () => ["plain", "Events before this are not kept here any more; the server sent the state as of now."],
 };
 
 export const EVENT_KINDS = Object.keys(SENTENCES);
@@ -199,7 +199,7 @@ export function sentence(event, nameOf) {
   try {
     return SENTENCES[event.kind](event, nameOf);
   } catch {
-    // An event of a later version than this page: told as it is.
+    // An event of a later version than this page: shown as it is.
     return ["plain", JSON.stringify(event)];
   }
 }
