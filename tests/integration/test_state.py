@@ -35,8 +35,8 @@ def test_a_run_with_a_killed_node_is_recorded_from_beginning_to_end(cluster: Clu
     spare.wait_for("spare in cycle=1")
     n1.kill()
     spare.wait_report("step", cycle=2, rank=1)
-    visitor = QueryClient(job.endpoint)
-    live = wait_until("running again", lambda: _running_in(visitor.look(0).state, 2))
+    client = QueryClient(job.endpoint)
+    live = wait_until("running again", lambda: _running_in(client.look(0).state, 2))
     nodes = {node.infra_rank: node for node in view_nodes(live)}
     assert [nodes[rank].status for rank in range(3)] == [NodeStatus.ALIVE, NodeStatus.DEAD, NodeStatus.ALIVE]
     assert nodes[0].role is nodes[2].role is NodeRole.ACTIVE
