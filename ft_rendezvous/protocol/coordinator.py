@@ -17,7 +17,7 @@ from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.blame import FailureNote, is_excused
 from ft_rendezvous.core.capacity import PlacementRules, Policy
 from ft_rendezvous.core.explain import summarize
-from ft_rendezvous.core.lifecycle import Phase, RunStep, next_phase
+from ft_rendezvous.core.lifecycle import NodeStep, Phase, RunStep, next_phase, roles_after
 from ft_rendezvous.core.model import (
     AnyEvent,
     AnyRecord,
@@ -232,8 +232,11 @@ class Coordinator:
         called = Called(no=self.view.no + 1, cycle_id=self.cycle_id, draining=tuple(draining), reason=reason[:200])
         head = self._turn(msgspec.structs.replace(called, draining=()))
         yield from operations.publish_called(self.keys, called, head)
+        roles = tuple(self.roster.members[incarnation].role for incarnation in draining)
         self.journal(
-            journal.CycleCalled(cycle_id=self.cycle_id, incarnations=tuple(draining), nodes=names, reason=reason)
+            journal.CycleCalled(
+                cycle_id=self.cycle_id, incarnations=tuple(draining), roles=roles, nodes=names, reason=reason
+            )
         )
 
     # --- deciding and acting ------------------------------------------------------------------------
@@ -379,7 +382,7 @@ class Coordinator:
         self.membership.begin_cycle(opened.cycle_id)
         yield from operations.publish_opened(self.keys, opened, self._turn(opened))
         self.stored.begin_cycle(opened)
-        self.journal(journal.CycleOpened(cycle_id=opened.cycle_id, why=why))
+        self.journal(journal.CycleOpened(cycle_id=opened.cycle_id, why=why, roles=roles_after(NodeStep.REOPEN)))
 
     def _seal(self, placement: Placement) -> Move[None]:
         arrived, previous = dict(self.roster.arrived), self.roster.world
@@ -398,7 +401,22 @@ class Coordinator:
         waited_s = self.clock() - (self.opened_at or 0.0)
         address = format_endpoint(sealed.master_addr, sealed.master_port)
         self.journal(
-            journal.CycleSealed(cycle_id=self.cycle_id, placement=placement, waited_s=waited_s, master=address)
+            journal.CycleSealed(
+                cycle_id=self.cycle_id,
+                placement=placement,
+                roles=roles_after(NodeStep.PASS_OVER),
+                waited_s=waited_s,
+                master=address,
+            )
         )
         summary = summarize(placement, arrived, previous, self.rules)
-        self.journal(journal.CyclePlaced(cycle_id=self.cycle_id, summary=str(summary)))
+        self.journal(
+            journal.CyclePlaced(
+                cycle_id=self.cycle_id,
+                kept=summary.kept,
+                moved=summary.moved,
+                new=summary.new,
+                benched=summary.benched,
+                effect=summary.effect,
+            )
+        )

@@ -189,6 +189,7 @@ class Membership:
                         cycle_id=cycle_id,
                         incarnation=incarnation,
                         node=member.name,
+                        role=member.role,
                         outcome=record.outcome,
                         reason=record.reason,
                     )

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
-from ft_rendezvous.state.model.events import decode_event, tell_state
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import decode_line, encode_state_line
+from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.read.http_source import HttpSource
 from ft_rendezvous.state.read.sources import FolderSource, Picture, StoreSource, picture_state
 from tests.state.layout import fold_all, lay_out
@@ -76,7 +76,7 @@ class Stand(BaseHTTPRequestHandler):
             lines = lines[: self.breaks.pop(0)]
         self.wfile.write(b": hello\n\n")
         for line in lines:
-            event = decode_event(line)
+            event = decode_line(line)
             kind = type(event.event).__name__.encode()
             self.wfile.write(b"id: %d\nevent: %s\ndata: %s\n\n" % (event.event_id, kind, line.rstrip(b"\n")))
 
@@ -138,7 +138,7 @@ def test_a_store_is_followed_to_the_end_of_its_run() -> None:
     slept: list[float] = []
     lines = list(StoreSource(visitor, lambda: END_NS, slept.append).lines(0, True))
     # What lies between is not kept any more, and that is told.
-    assert lines == [*story.lines[:90], tell_state(fold_all(RunState(), story.lines))]
+    assert lines == [*story.lines[:90], encode_state_line(fold_all(RunState(), story.lines))]
     assert visitor.asked == [0, 40, 40, 90, len(story.lines)]
 
 
