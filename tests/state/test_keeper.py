@@ -13,7 +13,7 @@ import pytest
 from ft_rendezvous.config.settings import StateSettings
 from ft_rendezvous.core.model import Placement
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.node import session
+from ft_rendezvous.host import serve as host_serve
 from ft_rendezvous.protocol.journal import CycleSealed, Looked
 from ft_rendezvous.state.model.events import encode_state
 from ft_rendezvous.state.record import keeper_pipe as pipe_module
@@ -185,9 +185,9 @@ def test_a_host_that_cannot_begin_leaves_no_keeper(tmp_path: Path, monkeypatch: 
             recorders.append(recorder)
             raise StoreUnavailable("localhost:1", "it was stopped")
 
-    monkeypatch.setattr(session, "Host", BrokenHost)
+    monkeypatch.setattr(host_serve, "Host", BrokenHost)
     with pytest.raises(StoreUnavailable):
-        session.serve(run_settings(), 0, state=StateSettings(directory=str(tmp_path)))
+        host_serve.serve(run_settings(), 0, state=StateSettings(directory=str(tmp_path)))
     pipe = recorders[0]._pipe
     assert pipe is not None
     assert pipe.process is not None

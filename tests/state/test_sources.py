@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +19,7 @@ from ft_rendezvous.state.model.events import decode_line, encode_state_line
 from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.read.http_source import HttpSource
 from ft_rendezvous.state.read.sources import FolderSource, Picture, StoreSource, picture_state
+from ft_rendezvous.state.read.store_query import QueryAnswer, QueryClient
 from tests.state.layout import fold_all, lay_out
 from tests.state.story import tell_story
 
@@ -94,26 +94,20 @@ def serving(*breaks: int, run: object = PICTURE.run) -> Iterator[str]:
         server.server_close()
 
 
-@dataclass
-class Glimpse:
-    state: RunState
-    lines: list[bytes]
-
-
-class StandIn:
+class StandIn(QueryClient):
     """A store's window at growing numbers of events, of which the newest few are kept; then the store is gone."""
 
     def __init__(self, *sizes: int, kept: int = 1_000) -> None:
         self.sizes, self.kept = list(sizes), kept
         self.asked: list[int] = []
 
-    def look(self, after: int) -> Glimpse:
+    def look(self, after: int) -> QueryAnswer:
         if not self.sizes:
             raise StoreUnavailable("host:29400", "it went silent")
         self.asked.append(after)
         size = self.sizes.pop(0)
         first = max(after, size - self.kept)
-        return Glimpse(fold_all(RunState(), story.lines[:size]), story.lines[first:size])
+        return QueryAnswer(fold_all(RunState(), story.lines[:size]), story.lines[first:size])
 
 
 def told(picture: Picture) -> bytes:
