@@ -90,7 +90,7 @@ def test_a_host_that_vanishes_leaves_a_run_that_is_over_and_no_process(cluster: 
     state_dir = cluster.path("state")
     job = cluster.job("2", conf={**QUICK, "state_dir": state_dir})
     n0, n1 = job.start_pair()
-    keepers = [process.pid for process in find_processes(n0.marker) if "state.keeper" in process.command]
+    keepers = [process.pid for process in find_processes(n0.marker) if "state.record.keeper" in process.command]
     assert len(keepers) == 1
     n0.kill(with_workers=False)
     n1.wait_exit()
@@ -101,7 +101,7 @@ def test_a_host_that_vanishes_leaves_a_run_that_is_over_and_no_process(cluster: 
 
 
 def _keepers(marker: str) -> list[int]:
-    return [process.pid for process in find_processes(marker) if "state.keeper" in process.command]
+    return [process.pid for process in find_processes(marker) if "state.record.keeper" in process.command]
 
 
 def test_a_directory_that_cannot_be_written_costs_one_warning(cluster: Cluster) -> None:
