@@ -263,7 +263,7 @@ def doctor(  # noqa: PLR0917
 
     Alone it examines this machine. As `srun --ntasks-per-node=1 ftr doctor --endpoint HOST:PORT` it examines every node
     of the allocation, and the first task prints one table: pass, warn or fail, and the remedy. A run that lives at the
-    endpoint is named and left alone. docs/doctor.md says what each finding means.
+    endpoint is named and left alone. `ftr docs doctor` says what each finding means.
 
     Exit code, the same on all nodes: 0 nothing failed (there may be warnings), 1 something did, 2 for options that
     cannot be read.
@@ -344,7 +344,7 @@ def explain(  # noqa: PLR0917
     """Who would train with which rank, and why; and what would happen if a node or a domain were lost.
 
     Of a live run it tells what the next cycle would be, if it were sealed now. Nothing is changed. Options
-    override the settings of the run or the file. docs/placement.md shows such a file.
+    override the settings of the run or the file. `ftr docs placement` shows such a file.
 
     *spares cover any 2 nodes*: whichever two are lost together, the run goes on without waiting for a replacement.
 
@@ -378,6 +378,22 @@ def settings() -> None:
     from ft_rendezvous.cli.settings_view import print_settings  # noqa: PLC0415
 
     print_settings(Console(), sys.stdout.isatty())
+
+
+@app.command()
+def docs(
+    page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="The page, for example placement.")] = None,
+) -> None:
+    """List the pages of the documentation, or print one.
+
+    On a terminal a page is formatted, elsewhere it is printed as markdown text.
+
+    Exit code: 0, or 2 if there is no such page.
+    """
+    from ft_rendezvous.cli.docs import print_docs  # noqa: PLC0415
+
+    with telling_errors("nothing was changed"):
+        print_docs(page, Console(), sys.stdout.isatty())
 
 
 add_state_commands(app)

@@ -96,7 +96,7 @@ class RunSettings:
         "grow", Grow.NOW, "When an elastic world takes in more: `now`, at the `next` cycle, at a worker's `checkpoint`."
     )
     domain_from: str | None = setting(
-        "domain_from", None, "Where nodes find their domains, see docs/placement.md; `domain` and FT_DOMAIN_ID win."
+        "domain_from", None, "Where nodes find their domains, see `ftr docs placement`; `domain` and FT_DOMAIN_ID win."
     )
     unit_from: str | None = setting("unit_from", None, "The same for their units; `unit` wins.")
     has_identical_workers: bool = setting(
@@ -188,7 +188,7 @@ class NodeSettings:
     endpoint_port: int
     local_addr: str | None = None
     infra_rank: int | None = setting(
-        "infra_rank", None, "This node's place in the infrastructure; see docs/placement.md for what is looked at else."
+        "infra_rank", None, "This node's place in the infrastructure; see `ftr docs placement` for its default."
     )
     domain_id: str | None = setting("domain", None, "What shares a fast fabric with this node; else FT_DOMAIN_ID.")
     unit_id: str | None = setting("unit", None, "The allocation unit this node is a part of.")
@@ -333,7 +333,7 @@ def _check_place(run: RunSettings, domain_id: str | None, unit_id: str | None, h
         needs = f"segment={run.segment}" if run.segment > 1 else f"spread={run.spread}"
         raise ConfigError(
             f"{needs} needs every node's domain, and node {hostname} has none: set domain_from (see "
-            "docs/placement.md), or on each node domain or FT_DOMAIN_ID"
+            "ftr docs placement), or on each node domain or FT_DOMAIN_ID"
         )
     if unit_id is None and rules.needs_unit:
         raise ConfigError(

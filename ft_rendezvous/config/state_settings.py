@@ -14,7 +14,7 @@ class StateSettings:
     """Where a run's state is written and served; nothing of it unless one of the first two is set."""
 
     directory: str | None = setting(
-        "state_dir", None, "Where the store host writes the run's events, one folder per run; see docs/state.md."
+        "state_dir", None, "Where the store host writes the run's events, one folder per run; see `ftr docs state`."
     )
     port: int | None = setting("state_port", None, "Where the store host serves the run's page, API and metrics.")
     addr: str = setting("state_addr", "127.0.0.1", "At which of its addresses; one that is not loopback needs a token.")

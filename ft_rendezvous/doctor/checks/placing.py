@@ -26,7 +26,7 @@ def judge_settings(seen: Examination) -> list[Finding]:
             check="settings",
             status=Status.FAIL,
             fact=error,
-            remedy="ftr settings lists every key, docs/placement.md where a node's place comes from",
+            remedy="ftr settings lists every key, ftr docs placement says where a node's place comes from",
             nodes=seen.names(nodes),
         )
         for error, nodes in wrong.items()
@@ -95,7 +95,7 @@ def judge_spares(seen: Examination) -> list[Finding]:
             check="spares",
             status=Status.WARN,
             fact=f"{fact} ({sizes}): the loss of a node would make the run wait for a replacement",
-            remedy="start more nodes than MIN, or lower MIN; docs/placement.md says how many are needed",
+            remedy="start more nodes than MIN, or lower MIN; ftr docs placement says how many are needed",
         )
     ]
 
@@ -111,7 +111,7 @@ def judge_domains(seen: Examination) -> list[Finding]:
             status=Status.WARN,
             fact=f"{describe_nodes(seen.names(without), len(seen.nodes))} of {count(len(seen.nodes), 'node')} have no "
             "domain, and the others have",
-            remedy="set domain_from for all, or FT_DOMAIN_ID on each; docs/placement.md",
+            remedy="set domain_from for all, or FT_DOMAIN_ID on each; see ftr docs placement",
             nodes=seen.names(without),
         )
     ]

@@ -15,7 +15,7 @@ OLDEST, NEWEST = (2, 8), (2, 13)
 SUPPORTED = "2.8 to 2.13"
 
 HANDLED = "#118891, #135712, #194710, #194871"
-"""Faults of torch's agent that this package works around; docs/doctor.md says what each is."""
+"""Faults of torch's agent that this package works around; `ftr docs doctor` says what each is."""
 
 
 def judge_torch(seen: Examination) -> list[Finding]:
