@@ -14,11 +14,12 @@ from pathlib import Path
 from ft_rendezvous.cli.serve import parse_conf
 from ft_rendezvous.core.model import VerdictKind
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.abandoned import is_abandoned
-from ft_rendezvous.launch.ending import Ended, LetBe, decide_requeue, exit_code_of
 from ft_rendezvous.launch.local import plan_local
-from ft_rendezvous.launch.options import Options, Plan
-from ft_rendezvous.launch.running import Running, await_endpoint, is_over, read_verdict, say
+from ft_rendezvous.launch.lost_batch_script import is_abandoned
+from ft_rendezvous.launch.options import Options
+from ft_rendezvous.launch.plan import Plan
+from ft_rendezvous.launch.run_end import NoRequeue, RunEnd, decide_requeue, launcher_exit_code
+from ft_rendezvous.launch.runner import PlanRunner, await_endpoint, is_over, read_verdict, say
 from ft_rendezvous.launch.slurm import (
     Allocation,
     awaited_endpoint,
@@ -35,7 +36,7 @@ REQUEUE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LaunchRequest:
     """The command line as it was typed."""
 
     script: tuple[str, ...]
@@ -52,68 +53,68 @@ class Asked:
     is_dry_run: bool
 
 
-def launch_run(asked: Asked) -> int:
-    """Start what is asked for, wait for its end, and return the exit code. Raises ConfigError."""
+def launch_run(request: LaunchRequest) -> int:
+    """Start the run, wait for its end, and return the exit code. Raises ConfigError."""
     env = os.environ
-    options = _options(asked, env)
-    if asked.requeues and asked.local is not None:
+    options = _options(request, env)
+    if request.requeues and request.local is not None:
         raise ConfigError("--requeue is for SLURM: with --local there is no queue")
-    if asked.is_each_task and not env.get("SLURM_ARRAY_JOB_ID"):
+    if request.is_each_task and not env.get("SLURM_ARRAY_JOB_ID"):
         raise ConfigError("--each-task is for job arrays, and this is none: leave it out")
-    if asked.local is not None:
+    if request.local is not None:
         run_id = f"local-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-        return _carry_out(asked, plan_local(options, asked.local, run_id, _free_port()), None)
+        return _carry_out(request, plan_local(options, request.local, run_id, _free_port()), None)
     allocation = find_allocation(env, _ask_scontrol, _resolves, options.is_each_task, here=socket.gethostname())
     awaited = awaited_endpoint(options, allocation)
     plan = plan_slurm(options, allocation, None if awaited is None else UNPUBLISHED)
-    if awaited is not None and asked.is_dry_run:
+    if awaited is not None and request.is_dry_run:
         print(f"# {UNPUBLISHED} stands for what the array's first task will write to {awaited}")
     elif awaited is not None:
         endpoint = await_endpoint(awaited, plan.run.join_s, lambda: is_over(plan.run))
         if endpoint is None:
-            ended = Ended(read_verdict(plan.run.verdict_path, plan.run.run_id), ())
+            ended = RunEnd(read_verdict(plan.run.verdict_path, plan.run.run_id), ())
             say(f"run {plan.run.run_id} is over already: it {_tell(ended, plan)}")
-            return exit_code_of(ended)
+            return launcher_exit_code(ended)
         plan = plan_slurm(options, allocation, endpoint)
-    return _carry_out(asked, plan, allocation)
+    return _carry_out(request, plan, allocation)
 
 
-def _options(asked: Asked, env: Mapping[str, str]) -> Options:
+def _options(request: LaunchRequest, env: Mapping[str, str]) -> Options:
     return Options(
-        script=asked.script,
-        active=asked.active,
-        nproc_per_node=tuple(part.strip() for part in asked.nproc_per_node.split(",")),
-        conf=parse_conf(asked.rdzv_conf),
-        store=asked.store,
-        port=asked.port,
-        log_dir=asked.log_dir,
-        requeues=asked.requeues,
-        is_each_task=asked.is_each_task,
-        srun_args=parse_srun_args(asked.srun_args),
-        torchrun=env.get("TORCHRUN") or "torchrun",
-        ftr=env.get("FTR") or "ftr",
+        script=request.script,
+        active=request.active,
+        nproc_per_node=tuple(part.strip() for part in request.nproc_per_node.split(",")),
+        conf=parse_conf(request.rdzv_conf),
+        store=request.store,
+        port=request.port,
+        log_dir=request.log_dir,
+        requeues=request.requeues,
+        is_each_task=request.is_each_task,
+        srun_args=parse_srun_args(request.srun_args),
+        torchrun=(env.get("TORCHRUN") or "torchrun",),
+        ftr=(env.get("FTR") or "ftr",),
         state_token=env.get("FT_STATE_TOKEN", ""),
     )
 
 
-def _carry_out(asked: Asked, plan: Plan, allocation: Allocation | None) -> int:
-    if asked.is_dry_run:
+def _carry_out(request: LaunchRequest, plan: Plan, allocation: Allocation | None) -> int:
+    if request.is_dry_run:
         print("\n".join(plan.lines()))
         return 0
     run = plan.run
     spares = run.max_nodes - run.min_nodes
-    nodes = f"{run.min_nodes} active and {spares} spare nodes with {asked.nproc_per_node} workers each"
+    nodes = f"{run.min_nodes} active and {spares} spare nodes with {request.nproc_per_node} workers each"
     say(f"run {run.run_id}: {nodes}, store at {run.endpoint}, logs {plan.logs}")
     if plan.serve_elsewhere:
         say(f"its store is to be served on that host, in {Path.cwd()}: {shlex.join(plan.serve_elsewhere)}")
-    ended = Running(plan).run()
+    ended = PlanRunner(plan).run()
     say(f"run {run.run_id} {_tell(ended, plan)}")
     if allocation is not None:
-        _requeue(ended, allocation, asked.requeues)
-    return exit_code_of(ended)
+        _requeue(ended, allocation, request.requeues)
+    return launcher_exit_code(ended)
 
 
-def _tell(ended: Ended, plan: Plan) -> str:
+def _tell(ended: RunEnd, plan: Plan) -> str:
     """How it ended, and if not well, where to look."""
     report = ended.report
     if report is None:
@@ -127,9 +128,9 @@ def _tell(ended: Ended, plan: Plan) -> str:
     )
 
 
-def _requeue(ended: Ended, allocation: Allocation, requeues: int) -> None:
+def _requeue(ended: RunEnd, allocation: Allocation, requeues: int) -> None:
     decision = decide_requeue(ended, allocation.restarts, requeues)
-    if isinstance(decision, LetBe):
+    if isinstance(decision, NoRequeue):
         if decision.reason:
             say(f"not queued again: {decision.reason}")
         return

@@ -168,9 +168,9 @@ def launch(  # noqa: PLR0917
     Examples: `ftr launch --local 3+1 -- train.py`, or
     `sbatch -N 10 launcher.sh --active 8 --nproc-per-node 8 -- train.py`
     """
-    from ft_rendezvous.cli.launch import Asked, launch_run  # noqa: PLC0415
+    from ft_rendezvous.cli.launch import LaunchRequest, launch_run  # noqa: PLC0415
 
-    asked = Asked(
+    request = LaunchRequest(
         script=tuple(script or ()),
         local=local,
         active=active,
@@ -185,7 +185,7 @@ def launch(  # noqa: PLR0917
         is_dry_run=dry_run,
     )
     with telling_errors("nothing was started"):
-        code = launch_run(asked)
+        code = launch_run(request)
     raise typer.Exit(code)
 
 

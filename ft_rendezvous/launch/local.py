@@ -1,4 +1,4 @@
-"""A run whose nodes are all on this machine. Pure: the free port and the time come as arguments."""
+"""A plan for a run whose nodes are all on this machine. Starts nothing; the free port comes as an argument."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ import re
 from pathlib import Path
 
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.options import (
-    BATCH_HOST,
-    FIRST_NODE,
-    Options,
-    Plan,
-    Process,
-    make_run,
-    serve_command,
-    torchrun_command,
-)
+from ft_rendezvous.launch.options import BATCH_HOST, FIRST_NODE, Options
+from ft_rendezvous.launch.plan import Plan, Process, make_run, serve_command, torchrun_command
 
-OUTER = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_PROCID", "SLURM_NODEID")
-"""Inside an allocation of several machines these would say that localhost cannot be the endpoint."""
+OUTER_JOB_VARIABLES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_PROCID", "SLURM_NODEID")
+"""Inside an allocation of several machines, these variables say that localhost cannot be the endpoint."""
 
 
 def parse_local(text: str) -> tuple[int, int]:
@@ -33,7 +25,7 @@ def parse_local(text: str) -> tuple[int, int]:
 
 
 def plan_local(options: Options, local: str, run_id: str, free_port: int) -> Plan:
-    """One torchrun per node, each with its own log."""
+    """Plan one torchrun per node, each with its own log."""
     actives, spares = parse_local(local)
     if options.active is not None:
         raise ConfigError(f"--active is for SLURM: --local {local} already says how many train")
@@ -56,7 +48,7 @@ def plan_local(options: Options, local: str, run_id: str, free_port: int) -> Pla
             name=f"node {rank}",
             command=command,
             env={"FT_INFRA_RANK": str(rank)},
-            unset=OUTER,
+            unset=OUTER_JOB_VARIABLES,
             log=log_dir / f"node-{rank}.log",
         )
         for rank in range(run.max_nodes)
@@ -64,6 +56,9 @@ def plan_local(options: Options, local: str, run_id: str, free_port: int) -> Pla
     store = None
     if options.store == BATCH_HOST:
         store = Process(
-            name="store", command=tuple(serve_command(options, run)), unset=OUTER, log=log_dir / "store.log"
+            name="store",
+            command=tuple(serve_command(options, run)),
+            unset=OUTER_JOB_VARIABLES,
+            log=log_dir / "store.log",
         )
     return Plan(run=run, nodes=nodes, store=store, logs=str(log_dir / "node-*.log"))

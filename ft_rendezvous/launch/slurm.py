@@ -13,17 +13,8 @@ from pathlib import Path
 
 from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.options import (
-    BATCH_HOST,
-    FIRST_NODE,
-    Options,
-    Plan,
-    Process,
-    Run,
-    make_run,
-    serve_command,
-    torchrun_command,
-)
+from ft_rendezvous.launch.options import BATCH_HOST, FIRST_NODE, Options
+from ft_rendezvous.launch.plan import LaunchedRun, Plan, Process, make_run, serve_command, torchrun_command
 
 Ask = Callable[[str], str]
 """Runs `scontrol <arguments>` and returns what it prints."""
@@ -224,7 +215,7 @@ def _exit_conf(options: Options, allocation: Allocation) -> dict[str, str]:
     if allocation.batch_node is None:
         return {}
     again = " --requeue" if allocation.restarts < options.requeues else ""
-    look = f"{options.ftr} abandoned {allocation.job_id} {allocation.batch_node}{again}"
+    look = f"{shlex.join(options.ftr)} abandoned {allocation.job_id} {allocation.batch_node}{again}"
     # Where that machine has the store too, whoever heard a verdict knows that it is there; and srun, where it is looked
     # for, complains about every look.
     return {"exit_command": f"[ $FT_VERDICT != unknown ] || {look}" if _has_store(options, allocation) else look}
@@ -244,7 +235,7 @@ def _node_log(allocation: Allocation, log_dir: Path, part: int | str) -> Path:
     return log_dir / ("node-%t.log" if array is None else f"task-{array.task_id}-node-%t.log")
 
 
-def _srun(options: Options, allocation: Allocation, run: Run) -> Process:
+def _srun(options: Options, allocation: Allocation, run: LaunchedRun) -> Process:
     """One srun for all nodes: no node's loss or end may end the others'."""
     nprocs = options.nproc_per_node
     if len(nprocs) > 1 and not allocation.is_hetero:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.options import Options, Plan
+from ft_rendezvous.launch.options import Options
+from ft_rendezvous.launch.plan import Plan
 from ft_rendezvous.launch.slurm import (
     Allocation,
     Array,
@@ -387,7 +388,7 @@ def test_as_many_worker_counts_as_parts() -> None:
         ({"store": "stable:2000", "port": 2000}, "both name a port"),
         ({"store": "a:b"}, "--store a:b is neither first-node, batch-host nor HOST:PORT"),
         ({"store": "firstnode"}, "--store firstnode is neither first-node, batch-host nor HOST:PORT"),
-        ({"script": ("--rdzv-backend=c10d", "train.py")}, "--rdzv-backend=c10d after -- is the launcher's own"),
+        ({"script": ("--rdzv-backend=c10d", "train.py")}, "--rdzv-backend=c10d after -- is set by the launcher"),
         ({"script": ("python", "train.py")}, "-- train.py is enough"),
         ({"log_dir": Path("a,b")}, "splits settings at commas"),
     ],
