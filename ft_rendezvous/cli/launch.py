@@ -14,7 +14,7 @@ from pathlib import Path
 from ft_rendezvous.cli.serve import parse_conf
 from ft_rendezvous.core.model import VerdictKind
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.local import plan_local
+from ft_rendezvous.launch.local import free_port, plan_local
 from ft_rendezvous.launch.lost_batch_script import is_abandoned
 from ft_rendezvous.launch.options import Options
 from ft_rendezvous.launch.plan import Plan
@@ -63,7 +63,7 @@ def launch_run(request: LaunchRequest) -> int:
         raise ConfigError("--each-task is for job arrays, and this is none: leave it out")
     if request.local is not None:
         run_id = f"local-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-        return _carry_out(request, plan_local(options, request.local, run_id, _free_port()), None)
+        return _carry_out(request, plan_local(options, request.local, run_id, free_port()), None)
     allocation = find_allocation(env, _ask_scontrol, _resolves, options.is_each_task, here=socket.gethostname())
     awaited = awaited_endpoint(options, allocation)
     plan = plan_slurm(options, allocation, None if awaited is None else UNPUBLISHED)
@@ -185,10 +185,3 @@ def _resolves(name: str) -> bool:
         return bool(socket.getaddrinfo(name, None))
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port: int = free.getsockname()[1]
-        return port

@@ -85,11 +85,11 @@ def demo(  # noqa: PLR0917
 
     Exit code: 0 if all of that happened, 1 if any of it did not, 2 for options that cannot work, 130 after Ctrl-C.
     """
-    from ft_rendezvous.cli.demo.command import Plan, run_demo  # noqa: PLC0415
+    from ft_rendezvous.cli.demo.command import DemoOptions, run_demo  # noqa: PLC0415
 
     with telling_errors("every process of the demo has been ended"):
-        plan = Plan(actives=nodes, spares=spares, steps=steps, lease_s=lease, kills=kill, timeout_s=timeout)
-        is_kept = run_demo(plan, directory, keep)
+        options = DemoOptions(actives=nodes, spares=spares, steps=steps, lease_s=lease, kills=kill, timeout_s=timeout)
+        is_kept = run_demo(options, directory, keep)
     raise typer.Exit(0 if is_kept else FAILED)
 
 

@@ -1,8 +1,9 @@
-"""A plan for a run whose nodes are all on this machine. Starts nothing; the free port comes as an argument."""
+"""A plan for a run whose nodes are all on this machine. Starts nothing."""
 
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 from ft_rendezvous.errors import ConfigError
@@ -24,7 +25,15 @@ def parse_local(text: str) -> tuple[int, int]:
     return actives, spares
 
 
-def plan_local(options: Options, local: str, run_id: str, free_port: int) -> Plan:
+def free_port() -> int:
+    """A port that no process has now."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def plan_local(options: Options, local: str, run_id: str, default_port: int) -> Plan:
     """Plan one torchrun per node, each with its own log."""
     actives, spares = parse_local(local)
     if options.active is not None:
@@ -38,7 +47,7 @@ def plan_local(options: Options, local: str, run_id: str, free_port: int) -> Pla
         options,
         run_id=run_id,
         sizes=(actives, actives + spares),
-        endpoint=f"localhost:{options.port or free_port}",
+        endpoint=f"localhost:{options.port or default_port}",
         log_dir=log_dir,
         extra={},
     )

@@ -389,7 +389,7 @@ def test_as_many_worker_counts_as_parts() -> None:
         ({"store": "a:b"}, "--store a:b is neither first-node, batch-host nor HOST:PORT"),
         ({"store": "firstnode"}, "--store firstnode is neither first-node, batch-host nor HOST:PORT"),
         ({"script": ("--rdzv-backend=c10d", "train.py")}, "--rdzv-backend=c10d after -- is set by the launcher"),
-        ({"script": ("python", "train.py")}, "-- train.py is enough"),
+        ({"script": ("python", "train.py")}, "write -- train.py"),
         ({"log_dir": Path("a,b")}, "splits settings at commas"),
     ],
 )
