@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ft_rendezvous.cli.serve import parse_conf
+from ft_rendezvous.config.commands import CommandNotStarted, CommandTimeout, run_command
 from ft_rendezvous.core.model import VerdictKind
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch.local import free_port, plan_local
@@ -30,8 +30,8 @@ from ft_rendezvous.launch.slurm import (
 
 UNPUBLISHED = "host-of-the-first-task:29400"
 """Stands for an endpoint that another task of the array has yet to publish."""
-SCONTROL_S = 60.0
-REQUEUE_S = 60.0
+SLURM_COMMAND_TIMEOUT_S = 60.0
+REQUEUE_TIMEOUT_S = 60.0
 """How long SLURM may take to end a job that it has queued again."""
 
 
@@ -140,7 +140,7 @@ def _requeue(ended: RunEnd, allocation: Allocation, requeues: int) -> None:
     except ConfigError as error:
         say(f"{error}; submit the job with --requeue to allow it")
         return
-    time.sleep(REQUEUE_S)  # SLURM ends this process meanwhile.
+    time.sleep(REQUEUE_TIMEOUT_S)  # SLURM ends this process meanwhile.
 
 
 def end_if_abandoned(job_id: str, batch_node: str, is_requeued: bool) -> None:
@@ -161,23 +161,17 @@ def _ask_scontrol(arguments: str) -> str:
 
 
 def _run_slurm(command: Sequence[str]) -> str:
-    told = " ".join(command)
+    """What a command of SLURM prints. Raises ConfigError if it has no answer."""
+    words = " ".join(command)
     try:
-        done = subprocess.run(
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=SCONTROL_S,
-            stdin=subprocess.DEVNULL,
-        )
-    except FileNotFoundError as error:
+        done = run_command(command, timeout_s=SLURM_COMMAND_TIMEOUT_S)
+    except CommandNotStarted as error:
         raise ConfigError(f"{command[0]} is not in PATH, though SLURM_JOB_ID is set: load SLURM's module") from error
-    except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"{told} has not answered within {SCONTROL_S:g} s: is slurmctld up?") from error
-    if done.returncode != 0:
-        raise ConfigError(f"{told} failed: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+    except CommandTimeout as error:
+        raise ConfigError(f"{words} has not answered within {SLURM_COMMAND_TIMEOUT_S:g} s: is slurmctld up?") from error
+    if done.exit_code != 0:
+        raise ConfigError(f"{words} failed: {done.message}")
+    return done.stdout.decode(errors="replace")
 
 
 def _resolves(name: str) -> bool:

@@ -6,23 +6,15 @@ environment of its own and decides nothing; whatever a source cannot tell is an 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from tempfile import TemporaryFile
-from typing import IO
 
+from ft_rendezvous.config.commands import CommandNotStarted, CommandTimeout, run_command
 from ft_rendezvous.errors import ConfigError
 
-COMMAND_S = 30.0
+COMMAND_TIMEOUT_S = 30.0
 """How long a command may take; nvidia-smi has been seen to take ten seconds on a machine that has just started."""
-
-MOST_BYTES = 4 << 20
-"""Of a command's output; `nvidia-smi -q` prints about 10 KB per GPU."""
 
 LONGEST = 200
 """Of a name, in characters: it travels in every arrival."""
@@ -161,33 +153,16 @@ def _from_command(command: str, place: Place) -> str:
 
 
 def _run(command: list[str], called: str, place: Place) -> str:
-    """What a command prints. Its end is its own: what it leaves in the background is not waited for."""
-    with TemporaryFile() as out, TemporaryFile() as err:
-        try:
-            process = subprocess.Popen(
-                command, env=dict(place.env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0
-            )
-        except (OSError, ValueError) as error:
-            raise _NotFound(f"{called} could not be started: {error}: install it, or use another source") from error
-        try:
-            exit_code = process.wait(COMMAND_S)
-        except subprocess.TimeoutExpired:
-            raise _NotFound(f"{called} has not ended within {COMMAND_S:g} s: make it quicker") from None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        told = _read(out)
-        if exit_code != 0:
-            said = (_read(err).strip() or told.strip() or "nothing").splitlines()[-1]
-            raise _NotFound(f"{called} exited with {exit_code} and said: {said[:LONGEST]}")
-        return told
-
-
-def _read(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read(MOST_BYTES).decode(errors="surrogateescape")
+    """What a command prints."""
+    try:
+        done = run_command(command, timeout_s=COMMAND_TIMEOUT_S, env=place.env)
+    except CommandNotStarted as error:
+        raise _NotFound(f"{called} could not be started: {error}: install it, or use another source") from error
+    except CommandTimeout:
+        raise _NotFound(f"{called} has not ended within {COMMAND_TIMEOUT_S:g} s: make it quicker") from None
+    if done.exit_code != 0:
+        raise _NotFound(f"{called} exited with {done.exit_code} and said: {done.last_line[:LONGEST]}")
+    return done.stdout.decode(errors="surrogateescape")
 
 
 _FINDERS: Mapping[str, Callable[[str, Place], str]] = {

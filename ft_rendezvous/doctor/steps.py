@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Mapping
 
+from ft_rendezvous.config.commands import CommandError, run_command
 from ft_rendezvous.config.schema import is_digits
 from ft_rendezvous.doctor.facts import Controller, Step
 from ft_rendezvous.doctor.wording import expand_names
 
 FLAGS = ("SLURM_KILL_BAD_EXIT", "SLURM_WAIT", "SLURM_NO_KILL", "SBATCH_NO_KILL")
-CONTROLLER_S = 5.0
+CONTROLLER_TIMEOUT_S = 5.0
 
 _SRUN = re.compile(r"(?:^|[\s/;&|(])srun(?=\s)(.*?)(?:\s(?:\S*/)?(?:torchrun|ftr|python\S*|bash|sh)\s|$)")
 """The options of an srun, up to the program it starts."""
@@ -95,17 +95,9 @@ def _was_submitted_so(job: str) -> bool:
 
 
 def _scontrol(*arguments: str, env: Mapping[str, str]) -> str:
-    """What scontrol prints; nothing if it is not there, says no, or takes too long."""
+    """What scontrol prints; nothing if it does not exist, fails, or takes too long."""
     try:
-        done = subprocess.run(
-            ["scontrol", *arguments],
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=CONTROLLER_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+        done = run_command(["scontrol", *arguments], timeout_s=CONTROLLER_TIMEOUT_S, env=env)
+    except CommandError:
         return ""
-    return done.stdout.decode(errors="replace")
+    return done.stdout.decode(errors="replace") if done.exit_code == 0 else ""

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from ft_rendezvous.cli.demo.nodes import free_port
 from ft_rendezvous.cli.serve import exit_code_of, parse_serve
 from ft_rendezvous.config.settings import parse_settings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
+from ft_rendezvous.launch.local import free_port
 from ft_rendezvous.node.session import open_session
 from tests.cli.conftest import Shell
 

@@ -367,7 +367,7 @@ def test_an_nvidia_smi_that_fails_is_told_with_what_it_said(smi: Smi) -> None:
 
 
 def test_an_nvidia_smi_that_hangs_is_not_waited_for(smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "COMMAND_S", 0.2)
+    monkeypatch.setattr(topology, "COMMAND_TIMEOUT_S", 0.2)
     lack = refusal("nvlink", smi("exec /bin/sleep 600"))
     assert lack == "nvidia-smi -q has not ended within 0.2 s: make it quicker"
 
@@ -423,14 +423,14 @@ def test_what_a_command_said_last_is_cut() -> None:
 
 
 def test_a_command_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "COMMAND_S", 0.2)
+    monkeypatch.setattr(topology, "COMMAND_TIMEOUT_S", 0.2)
     assert refusal("command:exec sleep 600") == "the command has not ended within 0.2 s: make it quicker"
 
 
 def test_what_a_command_that_takes_too_long_has_started_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topology, "COMMAND_S", 1.0)
+    monkeypatch.setattr(topology, "COMMAND_TIMEOUT_S", 1.0)
     refusal(f"command:sleep 600 & echo $! > {tmp_path}/pid; wait")
     pid = int((tmp_path / "pid").read_text())
     for _ in range(500):

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from ft_rendezvous.cli.demo.nodes import free_port
+from ft_rendezvous.launch.local import free_port
 from tests.cli.conftest import FTR, Shell
 from tests.contract.strangers import listener, speak_http
 from tests.doctor.conftest import PATIENCE_S, lines_of, wait_until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from ft_rendezvous.cli.demo.nodes import free_port
 from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.launch.local import free_port
 from tests.cli.conftest import Shell
 from tests.contract.live import live_run
 from tests.contract.strangers import listener, speak_http
