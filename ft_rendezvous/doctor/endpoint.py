@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from ft_rendezvous.doctor.facts import Attempt, Endpoint, LiveRun, Lookup, State
 from ft_rendezvous.doctor.lookups import LIMIT_S, ask_all, name_of
 from ft_rendezvous.errors import ConfigError, ProtocolBug, StoreUnavailable
-from ft_rendezvous.protocol import codec
-from ft_rendezvous.protocol.ops import Check, Get
+from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.store import net
 from ft_rendezvous.store.raw_client import Found, StoreSocket
 
@@ -95,15 +95,15 @@ def look(host: str, port: int) -> Endpoint:
     except StoreUnavailable as unavailable:
         return Endpoint(state=_STATES.get(Found(unavailable.fact), State.STRANGER), detail=unavailable.fact)
     try:
-        if not store.perform(Check([codec.HEAD_KEY])):
-            return Endpoint(state=State.OTHER_STORE, detail="a TCPStore of another program, no ft rendezvous")
-        head = codec.decode_head(store.perform(Get(codec.HEAD_KEY)))
+        head = perform_move(store, operations.find_head())
     except StoreUnavailable as unavailable:
         return Endpoint(state=State.NO_ANSWER, detail=f"a store, but {unavailable.fact}")
     except (ConfigError, ProtocolBug) as error:
         return Endpoint(state=State.OTHER_STORE, detail=str(error))
     finally:
         store.close()
+    if head is None:
+        return Endpoint(state=State.OTHER_STORE, detail="a TCPStore of another program, no ft rendezvous")
     run = LiveRun(
         run_id=head.run_id,
         cycle_id=head.view.cycle_id,

@@ -17,9 +17,9 @@ from ft_rendezvous.env_names import MARKER_VARIABLE
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.host.host import Host
 from ft_rendezvous.node.threads import Link
-from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol import operations
 from ft_rendezvous.protocol.journal import Journal, log_entry
-from ft_rendezvous.protocol.ops import Check, Get
+from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.state.record.folders import run_folder
 from ft_rendezvous.state.record.pipe import Feed, KeeperConfig
@@ -209,9 +209,7 @@ def _greet(settings: Settings, address: str) -> _Reached | _NotYet:
 
 
 def _read_head(store: TcpStore) -> Head | None:
-    if not store.perform(Check([codec.HEAD_KEY])):
-        return None
-    return codec.decode_head(store.perform(Get(codec.HEAD_KEY)))
+    return perform_move(store, operations.find_head())
 
 
 def _check_settings(head: Head, run: RunSettings) -> None:
