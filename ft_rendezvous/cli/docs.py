@@ -42,7 +42,7 @@ def describe_page(path: Path) -> str:
     return heading.removeprefix("# ").replace("`", "")
 
 
-def read_page(name: str, pages: Mapping[str, Path]) -> str:
+def read_docs_page(name: str, pages: Mapping[str, Path]) -> str:
     """The text of a page. Raises ConfigError for an unknown name, and names the closest page."""
     wanted = name.strip().removeprefix("docs/").removesuffix(".md").lower()
     if wanted not in pages:
@@ -55,7 +55,7 @@ def print_docs(name: str | None, console: Console, is_terminal: bool) -> None:
     """Print the list of pages, or one page."""
     pages = find_pages()
     if name is not None:
-        text = read_page(name, pages)
+        text = read_docs_page(name, pages)
         if is_terminal:
             console.print(Markdown(text), width=min(console.width, MAX_PAGE_WIDTH))
         else:

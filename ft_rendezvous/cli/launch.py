@@ -1,4 +1,4 @@
-"""`ftr launch`: from the command line to a plan, and from its end to an exit code. Reads environment and scontrol."""
+"""`ftr launch`: makes a plan, runs it, and returns the exit code. Reads the environment and asks scontrol."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ft_rendezvous.launch.slurm import (
 )
 
 UNPUBLISHED = "host-of-the-first-task:29400"
-"""Stands for an endpoint that another task of the array has yet to publish."""
+"""Stands for an endpoint that another task of the array has not published yet."""
 SLURM_COMMAND_TIMEOUT_S = 60.0
 REQUEUE_TIMEOUT_S = 60.0
 """How long SLURM may take to end a job that it has queued again."""
@@ -60,7 +60,7 @@ def launch_run(request: LaunchRequest) -> int:
     if request.requeues and request.local is not None:
         raise ConfigError("--requeue is for SLURM: with --local there is no queue")
     if request.is_each_task and not env.get("SLURM_ARRAY_JOB_ID"):
-        raise ConfigError("--each-task is for job arrays, and this is none: leave it out")
+        raise ConfigError("--each-task is for job arrays, and this job is not in one: leave it out")
     if request.local is not None:
         run_id = f"local-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         return _carry_out(request, plan_local(options, request.local, run_id, free_port()), None)
@@ -68,12 +68,12 @@ def launch_run(request: LaunchRequest) -> int:
     awaited = awaited_endpoint(options, allocation)
     plan = plan_slurm(options, allocation, None if awaited is None else UNPUBLISHED)
     if awaited is not None and request.is_dry_run:
-        print(f"# {UNPUBLISHED} stands for what the array's first task will write to {awaited}")
+        print(f"# {UNPUBLISHED} stands for the endpoint that the array's first task will write to {awaited}")
     elif awaited is not None:
         endpoint = await_endpoint(awaited, plan.run.join_s, lambda: is_over(plan.run))
         if endpoint is None:
             ended = RunEnd(read_verdict(plan.run.verdict_path, plan.run.run_id), ())
-            say(f"run {plan.run.run_id} is over already: it {_tell(ended, plan)}")
+            say(f"run {plan.run.run_id} is over already: it {_describe_end(ended, plan)}")
             return launcher_exit_code(ended)
         plan = plan_slurm(options, allocation, endpoint)
     return _carry_out(request, plan, allocation)
@@ -106,21 +106,21 @@ def _carry_out(request: LaunchRequest, plan: Plan, allocation: Allocation | None
     nodes = f"{run.min_nodes} active and {spares} spare nodes with {request.nproc_per_node} workers each"
     say(f"run {run.run_id}: {nodes}, store at {run.endpoint}, logs {plan.logs}")
     if plan.serve_elsewhere:
-        say(f"its store is to be served on that host, in {Path.cwd()}: {shlex.join(plan.serve_elsewhere)}")
+        say(f"start its store on that host, in {Path.cwd()}: {shlex.join(plan.serve_elsewhere)}")
     ended = PlanRunner(plan).run()
-    say(f"run {run.run_id} {_tell(ended, plan)}")
+    say(f"run {run.run_id} {_describe_end(ended, plan)}")
     if allocation is not None:
         _requeue(ended, allocation, request.requeues)
     return launcher_exit_code(ended)
 
 
-def _tell(ended: RunEnd, plan: Plan) -> str:
-    """How it ended, and if not well, where to look."""
+def _describe_end(ended: RunEnd, plan: Plan) -> str:
+    """How the run ended, and where to look if it did not end well."""
     report = ended.report
     if report is None:
         if not any(ended.exit_codes):
             return "has ended, without a verdict"
-        return f"ended without a verdict: the store host was lost or never came; logs {plan.logs}"
+        return f"ended without a verdict: the store host was lost or never started; logs {plan.logs}"
     if report.verdict is VerdictKind.SUCCEEDED:
         return f"succeeded in cycle {report.cycle}"
     return (
@@ -140,11 +140,11 @@ def _requeue(ended: RunEnd, allocation: Allocation, requeues: int) -> None:
     except ConfigError as error:
         say(f"{error}; submit the job with --requeue to allow it")
         return
-    time.sleep(REQUEUE_TIMEOUT_S)  # SLURM ends this process meanwhile.
+    time.sleep(REQUEUE_TIMEOUT_S)  # SLURM ends this process in this time.
 
 
 def end_if_abandoned(job_id: str, batch_node: str, is_requeued: bool) -> None:
-    """End a job that has lost its batch script, if it has. Raises ConfigError if SLURM refuses."""
+    """End a job if it has lost its batch script. Raises ConfigError if SLURM refuses."""
     if not is_abandoned(batch_node, os.environ, _ask_scontrol, time.sleep):
         return
     is_requeued = is_requeued and os.environ.get("FT_IS_RETRYABLE", "1") == "1"

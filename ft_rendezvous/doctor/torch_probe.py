@@ -1,4 +1,4 @@
-"""Imports torch and tries what this package builds on; a process of its own, for an import may crash, or take minutes.
+"""Imports torch and tries the parts that this package needs, in a separate process: the import may crash or hang.
 
 Prints one `Torch` as JSON.
 """
@@ -17,8 +17,8 @@ from ft_rendezvous.doctor.facts import Torch
 
 
 def run_probe(env: Mapping[str, str], timeout_s: float) -> Torch:
-    """What such a process finds out, or why it did not."""
-    # -P: torchrun does not look for modules in the working directory either.
+    """What the process finds out, or why it has no result."""
+    # -P: like torchrun, do not look for modules in the working directory.
     command = [sys.executable, "-P", "-m", "ft_rendezvous.doctor.torch_probe"]
     try:
         done = run_command(command, timeout_s=timeout_s, env=env)

@@ -20,13 +20,12 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.launch.slurm import AskScontrol
 
 CONNECT_TIMEOUT_S = 5.0
 REFUSED_TIMEOUT_S = 120.0
 """After this time, srun will not come back to a machine that refuses connections."""
 FIRST_RETRY_DELAY_S, LONGEST_RETRY_DELAY_S = 5.0, 60.0
-
-Scontrol = Callable[[str], str]
 
 
 class Srun(StrEnum):
@@ -46,7 +45,7 @@ def is_lost(shown: str) -> bool:
 def is_abandoned(
     batch_node: str,
     env: Mapping[str, str],
-    ask: Scontrol,
+    ask: AskScontrol,
     sleep: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
@@ -67,7 +66,7 @@ def is_abandoned(
         delay_s = min(delay_s * 1.5, LONGEST_RETRY_DELAY_S)
 
 
-def _is_lost_to(ask: Scontrol, batch_node: str) -> bool:
+def _is_lost_to(ask: AskScontrol, batch_node: str) -> bool:
     try:
         return is_lost(ask(f"show node {batch_node} --oneliner"))
     except ConfigError:

@@ -93,7 +93,7 @@ def test_who_keeps_the_store_elsewhere_is_told_how_to_start_it(shell: Shell) -> 
     done = shell.run(LAUNCHER, "--store", "stable:2000", "--rdzv-conf", "lease_timeout=9", "--", "train.py", **env)
     (line,) = (line for line in done.stderr.splitlines() if "ftr serve" in line)
     told, _, command = line.partition(": ftr ")
-    assert told == f"launcher: its store is to be served on that host, in {shell.place}"
+    assert told == f"launcher: start its store on that host, in {shell.place}"
     *words, conf = shlex.split(command)
     assert words == ["serve", "--endpoint=stable:2000", "--rdzv-id=42.0", "--nnodes=2:2"]
     assert {"verdict_file=ft-logs/42.0/verdict.json", "domain_from=slurm-topology", "lease_timeout=9"} <= set(

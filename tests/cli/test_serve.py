@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ft_rendezvous.cli.serve import exit_code_of, parse_serve
+from ft_rendezvous.cli.serve import parse_serve, verdict_exit_code
 from ft_rendezvous.config.settings import parse_settings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
 from ft_rendezvous.launch.local import free_port
@@ -76,9 +76,11 @@ def test_serve_tells_a_failed_run_by_its_exit_code(shell: Shell) -> None:
 
 
 def test_every_verdict_has_an_exit_code() -> None:
-    codes = [exit_code_of(Verdict(kind)) for kind in (VerdictKind.SUCCEEDED, VerdictKind.FAILED, VerdictKind.CANCELLED)]
+    codes = [
+        verdict_exit_code(Verdict(kind)) for kind in (VerdictKind.SUCCEEDED, VerdictKind.FAILED, VerdictKind.CANCELLED)
+    ]
     assert codes == [0, 1, 3]
-    assert exit_code_of(None) == 1
+    assert verdict_exit_code(None) == 1
 
 
 def test_a_taken_port_is_told_with_the_next_step(shell: Shell) -> None:

@@ -10,12 +10,12 @@ from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.doctor.facts import (
     Attempt,
     Clients,
-    Endpoint,
+    EndpointFacts,
+    EndpointState,
     Lookup,
     NodeFacts,
     Route,
     Software,
-    State,
     Step,
     Torch,
 )
@@ -79,7 +79,7 @@ def examination(*nodes: NodeFacts, **changes: Any) -> Examination:
         "nodes": nodes,
         "expected": len(nodes),
         "waited_s": 60.0,
-        "endpoint": Endpoint(state=State.HELD),
+        "endpoint": EndpointFacts(state=EndpointState.HELD),
         "attempts": {each.task: (Attempt(address="10.0.0.1", seconds=0.001),) for each in nodes},
         "clients": Clients(lookups=tuple(last for each in nodes for last in each.reverse[-1:])),
         "rules": PlacementRules(min_nodes=max(1, len(nodes) - 2), max_nodes=len(nodes)),

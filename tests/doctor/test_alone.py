@@ -14,11 +14,11 @@ import pytest
 from ft_rendezvous.launch.local import free_port
 from tests.cli.conftest import FTR, Shell
 from tests.contract.strangers import listener, speak_http
-from tests.doctor.conftest import PATIENCE_S, lines_of, wait_until
+from tests.doctor.conftest import ENDPOINT_TIMEOUT_S, lines_of, wait_until
 
 
 def doctor(shell: Shell, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    done = shell.ftr("doctor", *arguments, timeout_s=PATIENCE_S, **env)
+    done = shell.ftr("doctor", *arguments, timeout_s=ENDPOINT_TIMEOUT_S, **env)
     assert "Traceback" not in done.stderr
     return done
 
@@ -122,7 +122,7 @@ def test_a_signal_ends_it_at_once_whatever_it_waits_for(shell: Shell) -> None:
     wait_until("torch is being imported", mark.exists)
     process.send_signal(signal.SIGINT)
     since = time.monotonic()
-    out, err = process.communicate(timeout=PATIENCE_S)
+    out, err = process.communicate(timeout=ENDPOINT_TIMEOUT_S)
     assert (process.returncode, out) == (130, "")
     assert err == "ftr: SIGINT was received: nothing was changed\n"
     assert time.monotonic() - since < 10
@@ -130,7 +130,7 @@ def test_a_signal_ends_it_at_once_whatever_it_waits_for(shell: Shell) -> None:
 
 def test_a_terminal_gets_a_table(shell: Shell) -> None:
     command = f"ftr doctor --endpoint localhost:{free_port()}"
-    done = shell.run("script", "-qec", command, "/dev/null", timeout_s=PATIENCE_S, COLUMNS="120")
+    done = shell.run("script", "-qec", command, "/dev/null", timeout_s=ENDPOINT_TIMEOUT_S, COLUMNS="120")
     assert done.returncode == 0, done.stdout
     assert "what was found, and what to do" in done.stdout
     assert "─" in done.stdout

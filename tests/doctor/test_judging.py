@@ -13,12 +13,12 @@ from ft_rendezvous.doctor.facts import (
     Attempt,
     Clients,
     Controller,
-    Endpoint,
+    EndpointFacts,
+    EndpointState,
     Hello,
     LiveRun,
     NodeFacts,
     Route,
-    State,
 )
 from ft_rendezvous.doctor.findings import Examination, Status, worst
 from ft_rendezvous.doctor.judging import CHECKS, judge
@@ -57,7 +57,7 @@ def test_whatever_does_not_pass_has_a_remedy() -> None:
         node(1, is_host=True, route=None, software=replace(SOFTWARE, is_registered=False, torchrun="")),
         with_torch(2, error="ImportError: no libcudart"),
         in_step(node(3, infra_rank=1, reverse=(lookup("::ffff:10.0.0.4", 5.0),)), 9, SLURM_KILL_BAD_EXIT="1"),
-        endpoint=Endpoint(state=State.STRANGER, detail="another program listens there"),
+        endpoint=EndpointFacts(state=EndpointState.STRANGER, detail="another program listens there"),
         expected=9,
         controller=Controller(kill_on_bad_exit=True, wait_s=30, script_flags=("-K",)),
         clients=Clients(lookups=(lookup("::ffff:10.0.0.4", 5.0),)),
@@ -100,7 +100,7 @@ def test_a_node_that_never_reports_is_named_by_infra_rank_where_its_host_is_unkn
 
 def test_a_node_with_another_version_is_named_and_not_missing() -> None:
     misfit = Hello(v=2, key="7.0", task=1, host="n2", version="0.9")
-    status, fact, hosts = told("reports", examination(node(), expected=2, misfits=[misfit]))
+    status, fact, hosts = told("reports", examination(node(), expected=2, other_versions=[misfit]))
     assert (status, hosts) == ("fail", ("n2",))
     assert "0.9" in fact
 
@@ -204,38 +204,50 @@ def test_a_host_that_does_not_know_its_own_name_is_warned_of() -> None:
 # --- the endpoint -----------------------------------------------------------------------------------
 
 
-def run(**changes: Any) -> Endpoint:
-    return Endpoint(state=State.RUN, run=LiveRun(**{"run_id": "job", "cycle_id": 3, "is_sealed": True, **changes}))
+def run(**changes: Any) -> EndpointFacts:
+    return EndpointFacts(
+        state=EndpointState.RUN, run=LiveRun(**{"run_id": "job", "cycle_id": 3, "is_sealed": True, **changes})
+    )
 
 
 @pytest.mark.parametrize(
     ("endpoint", "changes", "status", "fact"),
     [
-        (Endpoint(state=State.HELD), {}, "pass", "port 29400 is free there"),
+        (EndpointFacts(state=EndpointState.HELD), {}, "pass", "port 29400 is free there"),
         (run(), {}, "warn", "run 'job' is at n1:29400, in cycle 3; it was looked at once and left alone"),
         (run(is_sealed=False), {}, "warn", "waiting for nodes in cycle 3"),
         (run(), {"run_id": "job"}, "pass", "run 'job' is at n1:29400"),
         (run(), {"run_id": "mine"}, "fail", "it is not 'mine'"),
         (run(), {"run_id": "job", "run_differs": ["segment (here 2, the run has 1)"]}, "fail", "segment (here 2"),
         (run(verdict="succeeded"), {"run_id": "job"}, "warn", "it has ended (succeeded)"),
-        (Endpoint(state=State.OTHER_STORE, detail="a TCPStore"), {}, "fail", "is someone else's: a TCPStore"),
-        (Endpoint(state=State.STRANGER, detail="it says HTTP"), {}, "fail", "is someone else's: it says HTTP"),
-        (Endpoint(state=State.TAKEN), {}, "fail", "is taken, though nothing answers"),
-        (Endpoint(state=State.FORBIDDEN, detail="Permission denied"), {}, "fail", "Permission denied"),
-        (Endpoint(state=State.NOTHING), {}, "warn", "nothing listens at n1:29400 yet"),
-        (Endpoint(state=State.NO_ANSWER, detail="no answer"), {}, "fail", "n1:29400: no answer"),
-        (Endpoint(state=State.UNKNOWN_HOST, detail="not found"), {}, "fail", "n1:29400: not found"),
+        (
+            EndpointFacts(state=EndpointState.OTHER_STORE, detail="a TCPStore"),
+            {},
+            "fail",
+            "is someone else's: a TCPStore",
+        ),
+        (
+            EndpointFacts(state=EndpointState.STRANGER, detail="it says HTTP"),
+            {},
+            "fail",
+            "is someone else's: it says HTTP",
+        ),
+        (EndpointFacts(state=EndpointState.TAKEN), {}, "fail", "is taken, though nothing answers"),
+        (EndpointFacts(state=EndpointState.FORBIDDEN, detail="Permission denied"), {}, "fail", "Permission denied"),
+        (EndpointFacts(state=EndpointState.NOTHING), {}, "warn", "nothing listens at n1:29400 yet"),
+        (EndpointFacts(state=EndpointState.NO_ANSWER, detail="no answer"), {}, "fail", "n1:29400: no answer"),
+        (EndpointFacts(state=EndpointState.UNKNOWN_HOST, detail="not found"), {}, "fail", "n1:29400: not found"),
     ],
 )
-def test_whose_the_endpoint_is(endpoint: Endpoint, changes: dict[str, Any], status: str, fact: str) -> None:
+def test_whose_the_endpoint_is(endpoint: EndpointFacts, changes: dict[str, Any], status: str, fact: str) -> None:
     found = told("endpoint", examination(node(), endpoint=endpoint, attempts={}, clients=None, **changes))
     assert found[0] == status
     assert fact in found[1]
 
 
 def test_every_state_of_an_endpoint_is_judged() -> None:
-    for state in State:
-        seen = Endpoint(state=state, run=LiveRun(run_id="job", cycle_id=1, is_sealed=False))
+    for state in EndpointState:
+        seen = EndpointFacts(state=state, run=LiveRun(run_id="job", cycle_id=1, is_sealed=False))
         assert of_check("endpoint", examination(node(), endpoint=seen))
 
 

@@ -406,7 +406,7 @@ def test_options_of_the_script_itself_are_its_own() -> None:
 
 
 def test_a_job_of_one_kind_has_one_number_of_workers() -> None:
-    with pytest.raises(ConfigError, match="this is no heterogeneous job, give one value"):
+    with pytest.raises(ConfigError, match="this is not a heterogeneous job, give one value"):
         plan_slurm(options(nproc_per_node=("8", "4")), allocation_of(JOB))
 
 

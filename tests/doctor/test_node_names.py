@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ft_rendezvous.doctor.wording import describe_nodes, expand_names, fold_names
+from ft_rendezvous.doctor.node_names import describe_nodes, expand_names, fold_names
 from ft_rendezvous.text import count, duration, listing
 
 
