@@ -30,7 +30,7 @@ def test_a_machine_that_is_well_passes_in_plain_lines(shell: Shell) -> None:
     assert done.stderr == ""
     assert "─" not in done.stdout
     assert lines_of(done, "endpoint")[0].startswith("pass  endpoint")
-    assert "whose known faults" in lines_of(done, "torch")[0]
+    assert "and its known faults" in lines_of(done, "torch")[0]
     assert lines_of(done, "address")[0].endswith("through lo")
     last = done.stdout.splitlines()[-1]
     assert last.endswith(f"1 node examined for localhost:{port}")

@@ -53,7 +53,7 @@ class Stage:
 
     def report_to_collector(self, task: int, hands: NodeActions | None = None, **changes: Any) -> Any:
         """A node's report and help, in a thread: its exit code in the end."""
-        known = {"hosts": ["127.0.0.1"], "taken": self.options.port, "patience_s": LONG_S, **changes}
+        known = {"hosts": ["127.0.0.1"], "taken": self.options.port, "timeout_s": LONG_S, **changes}
         hands = hands or NodeActions(self.options.host, self.options.port)
         return self._pool.submit(report_to_collector, self.facts(task), self.step(task), hands, **known)
 
@@ -195,7 +195,7 @@ def test_a_node_that_dies_after_its_report_is_told_as_lost(stage: Callable[..., 
 
 
 def test_a_node_waits_for_the_first_one_only_so_long() -> None:
-    with pytest.raises(NoCollector, match=r"not reached within the time .*Connection refused"):
+    with pytest.raises(NoCollector, match=r"could not be reached in time .*Connection refused"):
         report_to_collector(node(1), STEP, NodeActions("127.0.0.1", 1), hosts=["127.0.0.1"], taken=1, timeout_s=0.3)
 
 

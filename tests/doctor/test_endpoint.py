@@ -24,7 +24,7 @@ from ft_rendezvous.protocol.ops import Set, perform_move
 from ft_rendezvous.store import net
 from ft_rendezvous.store.client import ServedStore
 from tests.contract.live import live_run
-from tests.contract.strangers import NodeAnswer, echo, free_port, hang_up, listener, reset, say_nothing, speak_http
+from tests.contract.strangers import Answer, echo, free_port, hang_up, listener, reset, say_nothing, speak_http
 
 
 def test_a_free_port_is_held_and_let_go() -> None:
@@ -89,8 +89,8 @@ def test_a_port_where_nothing_is_is_refused() -> None:
 
 
 @pytest.mark.parametrize("answer", [speak_http, echo, hang_up, reset, say_nothing])
-def test_another_program_is_told_as_such(answer: NodeAnswer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "PATIENCE_S", 0.5)
+def test_another_program_is_told_as_such(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "ENDPOINT_TIMEOUT_S", 0.5)
     monkeypatch.setattr("ft_rendezvous.store.raw_client.GREETING_TIMEOUT_S", 0.5)
     with listener(answer) as port:
         held, seen = hold_port("127.0.0.1", port, "token")

@@ -108,7 +108,7 @@ def test_a_node_with_another_version_is_named_and_not_missing() -> None:
 def test_a_node_that_is_lost_on_the_way_is_named() -> None:
     assert told("reports", examination(*nodes(3), lost=[1])) == (
         "fail",
-        "reported, and was not heard of again",
+        "reported, and did not answer later",
         ("n2",),
     )
 
@@ -119,7 +119,7 @@ def test_two_nodes_with_one_infra_rank_are_named(ranks: tuple[int, ...]) -> None
     status, fact, hosts = told("infra-ranks", seen)
     assert status == "fail"
     assert len(hosts) == 2
-    assert f"is that of {hosts[0]}, {hosts[1]}" in fact
+    assert f"belongs to {hosts[0]}, {hosts[1]}" in fact
 
 
 def test_tasks_on_one_host_are_told_apart_by_infra_rank() -> None:
@@ -214,7 +214,7 @@ def run(**changes: Any) -> EndpointFacts:
     ("endpoint", "changes", "status", "fact"),
     [
         (EndpointFacts(state=EndpointState.HELD), {}, "pass", "port 29400 is free there"),
-        (run(), {}, "warn", "run 'job' is at n1:29400, in cycle 3; it was looked at once and left alone"),
+        (run(), {}, "warn", "run 'job' is at n1:29400, in cycle 3; the doctor looked at it once and left it alone"),
         (run(is_sealed=False), {}, "warn", "waiting for nodes in cycle 3"),
         (run(), {"run_id": "job"}, "pass", "run 'job' is at n1:29400"),
         (run(), {"run_id": "mine"}, "fail", "it is not 'mine'"),
@@ -224,15 +224,15 @@ def run(**changes: Any) -> EndpointFacts:
             EndpointFacts(state=EndpointState.OTHER_STORE, detail="a TCPStore"),
             {},
             "fail",
-            "is someone else's: a TCPStore",
+            "belongs to another program: a TCPStore",
         ),
         (
             EndpointFacts(state=EndpointState.STRANGER, detail="it says HTTP"),
             {},
             "fail",
-            "is someone else's: it says HTTP",
+            "belongs to another program: it says HTTP",
         ),
-        (EndpointFacts(state=EndpointState.TAKEN), {}, "fail", "is taken, though nothing answers"),
+        (EndpointFacts(state=EndpointState.TAKEN), {}, "fail", "is taken, but nothing answers"),
         (EndpointFacts(state=EndpointState.FORBIDDEN, detail="Permission denied"), {}, "fail", "Permission denied"),
         (EndpointFacts(state=EndpointState.NOTHING), {}, "warn", "nothing listens at n1:29400 yet"),
         (EndpointFacts(state=EndpointState.NO_ANSWER, detail="no answer"), {}, "fail", "n1:29400: no answer"),
@@ -296,7 +296,7 @@ def test_nodes_on_several_machines_that_take_themselves_for_the_endpoint() -> No
     """What `--endpoint localhost` or Debian's 127.0.1.1 does: every machine would host a run of its own."""
     status, fact, hosts = told("address", examination(*nodes(3, is_host=True)))
     assert (status, hosts) == ("fail", ("n1", "n2", "n3"))
-    assert "would each host a run" in fact
+    assert "each would host a run" in fact
 
 
 def test_several_nodes_on_the_one_machine_of_the_endpoint_are_no_problem() -> None:
@@ -347,12 +347,12 @@ def test_a_port_that_outgoing_connections_may_take(port: int, is_warned: bool) -
 @pytest.mark.parametrize(
     ("changes", "status", "fact"),
     [
-        ({}, "pass", "torch 2.13.0+cpu, whose known faults (#118891, #135712, #194710, #194871) are handled"),
+        ({}, "pass", "torch 2.13.0+cpu, and its known faults (#118891, #135712, #194710, #194871) are handled"),
         ({"version": "2.8.0"}, "pass", "torch 2.8.0"),
         ({"version": "2.7.1"}, "fail", "too old"),
         ({"version": "1.13.1"}, "fail", "too old"),
         ({"version": "2.14.0.dev20270101"}, "warn", "newer than any"),
-        ({"version": "2.14.0", "missing": ("the names of the exit barrier",)}, "fail", "lacks what"),
+        ({"version": "2.14.0", "missing": ("the names of the exit barrier",)}, "fail", "lacks parts that"),
         ({"error": "import torch has not ended within 45 s", "is_late": True}, "warn", "not ended within 45 s"),
         ({"error": "ImportError: libcudart.so.12"}, "fail", "torch cannot be used: ImportError: libcudart.so.12"),
     ],
@@ -377,7 +377,7 @@ def test_torch_without_numpy() -> None:
         (
             {"torchrun": "/usr/bin/torchrun"},
             "warn",
-            "/usr/bin/torchrun, of another environment than this ftr (/env/bin)",
+            "/usr/bin/torchrun, from another environment than this ftr (/env/bin)",
         ),
     ],
 )

@@ -167,4 +167,4 @@ def test_machines_that_each_take_themselves_for_the_endpoint(shell: Shell, machi
         machine.know("127.0.1.1 head")
     done = srun(shell, machines, "--endpoint", f"head:{PORT}")
     assert done.returncode == 1
-    assert "would each host a run" in lines_of(done, "address")[0]
+    assert "each would host a run" in lines_of(done, "address")[0]

@@ -35,7 +35,7 @@ def test_nodes_with_one_infra_rank_fail_everywhere(shell: Shell) -> None:
     told = json.loads(done[0].stdout)
     (finding,) = (finding for finding in told["findings"] if finding["check"] == "infra-ranks")
     assert (finding["status"], finding["nodes"]) == ("fail", ["n2", "n3"])
-    assert finding["fact"] == "infra rank 5 is that of n2, n3"
+    assert finding["fact"] == "infra rank 5 belongs to n2, n3"
 
 
 def test_nodes_that_never_report_are_named_in_bounded_time(shell: Shell) -> None:
@@ -64,7 +64,10 @@ def test_a_live_run_is_told_by_its_id_and_is_met_by_one_connection(shell: Shell)
         assert [done[task].returncode for task in range(3)] == [0, 0, 0], done[0].stdout
         (line,) = lines_of(done[0], "endpoint")
         assert line.startswith("warn")
-        assert f"run 'training' is at 127.0.0.1:{tap.port}, in cycle 1; it was looked at once and left alone" in line
+        assert (
+            f"run 'training' is at 127.0.0.1:{tap.port}, in cycle 1; the doctor looked at it once and left it alone"
+            in line
+        )
         assert len(tap.heard) == 1
         assert run.finish(first, second).kind is VerdictKind.SUCCEEDED
 
