@@ -70,21 +70,21 @@ def as_table(seen: Examination, findings: Sequence[Finding]) -> Table:
     table.add_column("nodes", max_width=24, overflow="fold")
     table.add_column("what was found, and what to do", overflow="fold")
     for finding in findings:
-        told = Text(finding.fact)
+        text = Text(finding.fact)
         if finding.remedy:
-            told.append(f"\n→ {finding.remedy}", style="cyan")
+            text.append(f"\n→ {finding.remedy}", style="cyan")
         whom = describe_nodes(finding.nodes, seen.expected)
-        table.add_row(Text(finding.status, style=STATUS_STYLES[finding.status]), finding.check, Text(whom), told)
+        table.add_row(Text(finding.status, style=STATUS_STYLES[finding.status]), finding.check, Text(whom), text)
     return table
 
 
 def summary(seen: Examination, findings: Sequence[Finding]) -> str:
     counts = Counter(finding.status for finding in findings)
-    told = ", ".join(
+    text = ", ".join(
         (f"{counts[Status.FAIL]} failed", f"{count(counts[Status.WARN], 'warning')}", f"{counts[Status.PASS]} passed")
     )
     examined = count(len(seen.nodes), "node")
-    return f"{worst(findings)}: {told}; {examined} examined for {seen.endpoint_name}"
+    return f"{worst(findings)}: {text}; {examined} examined for {seen.endpoint_name}"
 
 
 def print_report(console: Console, seen: Examination, findings: Sequence[Finding], is_terminal: bool) -> None:

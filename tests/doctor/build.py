@@ -71,7 +71,7 @@ def in_step(facts: NodeFacts, tasks: int, **flags: str) -> NodeFacts:
 
 
 def examination(*nodes: NodeFacts, **changes: Any) -> Examination:
-    """All is well: the port is free, and everybody reaches it."""
+    """All is well: the port is free, and every node reaches it."""
     nodes = nodes or (node(),)
     known: dict[str, Any] = {
         "endpoint_name": "n1:29400",
@@ -93,7 +93,7 @@ def of_check(check: str, seen: Examination) -> list[Finding]:
     return [finding for finding in judge(seen) if finding.check == check]
 
 
-def told(check: str, seen: Examination) -> tuple[str, str, tuple[str, ...]]:
+def finding_of(check: str, seen: Examination) -> tuple[str, str, tuple[str, ...]]:
     """Status, fact and nodes of the one finding of a check."""
     (finding,) = of_check(check, seen)
     return str(finding.status), finding.fact, finding.nodes

@@ -65,7 +65,7 @@ class Srun:
 
 
 def lines_of(done: subprocess.CompletedProcess[str], check: str) -> list[str]:
-    """What was told of a check, without its remedy."""
+    """The finding of a check, without its remedy."""
     return [line for line in done.stdout.splitlines() if line.split()[1:2] == [check]]
 
 

@@ -41,16 +41,16 @@ def test_a_machine_that_is_well_passes_in_plain_lines(shell: Shell) -> None:
 def test_json_has_the_findings_and_the_facts(shell: Shell) -> None:
     port = free_port()
     done = doctor(shell, "--endpoint", f"localhost:{port}", "--rdzv-conf", "lease_timeout=1", "--json")
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 1
-    assert (told["format"], told["endpoint"], told["status"]) == (1, f"localhost:{port}", "fail")
-    failed = [finding for finding in told["findings"] if finding["status"] == "fail"]
+    assert (report["format"], report["endpoint"], report["status"]) == (1, f"localhost:{port}", "fail")
+    failed = [finding for finding in report["findings"] if finding["status"] == "fail"]
     assert [finding["check"] for finding in failed] == ["settings"]
     assert set(failed[0]) == {"check", "status", "fact", "remedy", "nodes"}
     assert "must be more than 3 x beat_interval" in failed[0]["fact"]
-    assert (told["nodes_expected"], told["nodes_missing"], told["clients"]["untried"]) == (1, [], 0)
-    assert told["endpoint_facts"]["state"] == "held"
-    (node,) = told["nodes"]
+    assert (report["nodes_expected"], report["nodes_missing"], report["clients"]["untried"]) == (1, [], 0)
+    assert report["endpoint_facts"]["state"] == "held"
+    (node,) = report["nodes"]
     assert node["software"]["torch"]["missing"] == []
     assert node["route"]["is_here"]
 
@@ -79,18 +79,18 @@ def test_a_name_that_does_not_resolve_fails_and_does_not_hang(shell: Shell) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "report"),
     [
         (["--endpoint", "n1:port"], "is not host:port"),
         (["--endpoint", "n1:1", "--nnodes", "many"], "is not MIN:MAX"),
         (["--endpoint", "n1:1", "--rdzv-conf", "lease"], "is not key=value"),
     ],
 )
-def test_options_that_cannot_be_read_are_told_in_one_line(shell: Shell, arguments: list[str], told: str) -> None:
+def test_options_that_cannot_be_read_are_reported_in_one_line(shell: Shell, arguments: list[str], report: str) -> None:
     done = doctor(shell, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
-    assert told in done.stderr
+    assert report in done.stderr
 
 
 def test_a_batch_script_is_not_taken_for_a_step(shell: Shell) -> None:
@@ -102,7 +102,7 @@ def test_a_batch_script_is_not_taken_for_a_step(shell: Shell) -> None:
     assert lines_of(done, "slurm-flags")[0].startswith("fail")
 
 
-def test_torch_that_cannot_be_imported_is_told_and_everything_else_too(shell: Shell) -> None:
+def test_torch_that_cannot_be_imported_is_reported_and_everything_else_too(shell: Shell) -> None:
     (shell.place / "broken" / "torch").mkdir(parents=True)
     (shell.place / "broken" / "torch" / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open')\n")
     path = f"{shell.place / 'broken'}:{shell.env.get('PYTHONPATH', '')}"
@@ -112,7 +112,7 @@ def test_torch_that_cannot_be_imported_is_told_and_everything_else_too(shell: Sh
     assert lines_of(done, "endpoint")[0].startswith("pass")
 
 
-def test_a_signal_ends_it_at_once_whatever_it_waits_for(shell: Shell) -> None:
+def test_a_signal_ends_it_at_once_at_every_moment(shell: Shell) -> None:
     (shell.place / "endless" / "torch").mkdir(parents=True)
     mark = shell.place / "imported"
     slow = f"import pathlib, time; pathlib.Path({str(mark)!r}).touch(); time.sleep(20)"
@@ -136,7 +136,7 @@ def test_a_terminal_gets_a_table(shell: Shell) -> None:
     assert "─" in done.stdout
 
 
-def test_whoever_knocks_while_the_port_is_held_does_no_harm_and_takes_none(shell: Shell) -> None:
+def test_a_client_of_the_held_port_does_no_harm(shell: Shell) -> None:
     """A node that starts while the doctor looks is hung up on, and tries again as it does with any stranger."""
     port = free_port()
     answers: list[bytes] = []

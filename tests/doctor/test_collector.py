@@ -36,9 +36,9 @@ class Stage:
         monkeypatch.setattr(examine, "gather_facts", lambda _asked, step, _env: self.facts(step.task))
         monkeypatch.setattr(examine, "ask_controller", lambda *_: None)
         self._pool = ThreadPoolExecutor(tasks + 8)
-        self._told: list[tuple[Examination, Sequence[Finding]]] = []
+        self._findings: list[tuple[Examination, Sequence[Finding]]] = []
         self._led = self._pool.submit(
-            examine_as_leader, self.options, self.step(0), {}, lambda *told: self._told.append(told)
+            examine_as_leader, self.options, self.step(0), {}, lambda *findings: self._findings.append(findings)
         )
 
     def step(self, task: int) -> Step:
@@ -72,9 +72,9 @@ class Stage:
         return msgspec.json.encode(Hello(**{**known, **changes})) + b"\n"
 
     def end(self) -> tuple[Examination, int]:
-        """What was told, and the exit code."""
+        """The findings, and the exit code."""
         exit_code = self._led.result(LONG_S)
-        ((seen, findings),) = self._told
+        ((seen, findings),) = self._findings
         assert exit_code == findings_exit_code(findings)
         return seen, exit_code
 
@@ -99,19 +99,19 @@ def test_a_hundred_nodes_report_reach_the_endpoint_and_hear_one_verdict(stage: C
     assert {code.result(LONG_S) for code in codes} == {exit_code} == {0}
 
 
-def test_it_is_told_before_anybody_exits(stage: Callable[..., Stage]) -> None:
+def test_findings_are_printed_before_any_node_exits(stage: Callable[..., Stage]) -> None:
     """With --kill-on-bad-exit srun ends the one that tells as soon as another has failed."""
     step = stage(2)
     told_by_then: list[int] = []
     code = step.report_to_collector(1)
-    code.add_done_callback(lambda _: told_by_then.append(len(step._told)))
+    code.add_done_callback(lambda _: told_by_then.append(len(step._findings)))
     step.end()
     code.result(LONG_S)
     step._pool.shutdown()
     assert told_by_then == [1]
 
 
-def test_the_port_is_free_again_when_all_is_told(stage: Callable[..., Stage]) -> None:
+def test_the_port_is_free_again_when_all_is_reported(stage: Callable[..., Stage]) -> None:
     step = stage(2)
     step.report_to_collector(1).result(LONG_S)
     step.end()
@@ -120,7 +120,7 @@ def test_the_port_is_free_again_when_all_is_told(stage: Callable[..., Stage]) ->
 
 
 @pytest.mark.parametrize("speech", [b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"\xff\xfe\n", b"x" * (2 << 20), b""])
-def test_somebody_elses_words_at_the_door_are_ignored(stage: Callable[..., Stage], speech: bytes) -> None:
+def test_other_programs_are_ignored(stage: Callable[..., Stage], speech: bytes) -> None:
     step = stage(2)
     with step.connect() as stranger:
         try:
@@ -133,7 +133,7 @@ def test_somebody_elses_words_at_the_door_are_ignored(stage: Callable[..., Stage
 
 
 @pytest.mark.parametrize("wrong", [{"key": "8.0"}, {"task": 0}, {"task": 2}])
-def test_whoever_is_not_of_the_step_is_shown_out(stage: Callable[..., Stage], wrong: dict[str, Any]) -> None:
+def test_a_node_of_another_step_is_refused(stage: Callable[..., Stage], wrong: dict[str, Any]) -> None:
     step = stage(2)
     with step.connect() as stranger:
         stranger.sendall(step.hello(**{"task": 1, **wrong}))
@@ -157,7 +157,7 @@ def test_a_task_comes_once(stage: Callable[..., Stage]) -> None:
     assert seen.lost == [1]
 
 
-def test_a_node_of_another_version_is_named_and_told_so(stage: Callable[..., Stage]) -> None:
+def test_a_node_of_another_version_is_named_and_gets_the_reason(stage: Callable[..., Stage]) -> None:
     step = stage(2)
     with step.connect() as newer:
         newer.sendall(step.hello(1, v=FACTS_VERSION + 1, version="9.9"))
@@ -182,7 +182,7 @@ def test_a_node_hears_that_the_first_one_has_another_version() -> None:
             )
 
 
-def test_a_node_that_dies_after_its_report_is_told_as_lost(stage: Callable[..., Stage]) -> None:
+def test_a_node_that_dies_after_its_report_is_reported_as_lost(stage: Callable[..., Stage]) -> None:
     step = stage(3)
     alive = step.report_to_collector(2)
     with step.connect() as dying:

@@ -52,7 +52,7 @@ def test_a_port_is_let_go_before_its_clients_are_looked_up(monkeypatch: pytest.M
     assert [(lookup.of, lookup.error) for lookup in answer.lookups] == [("::ffff:127.0.0.1", "")]
 
 
-def test_whoever_hears_another_token_has_come_to_the_wrong_place() -> None:
+def test_another_token_means_the_wrong_port() -> None:
     held = HeldPort(port := free_port(), "theirs")
     (attempt,) = reach_endpoint("127.0.0.1", port, "ours")
     held.close()
@@ -89,7 +89,7 @@ def test_a_port_where_nothing_is_is_refused() -> None:
 
 
 @pytest.mark.parametrize("answer", [speak_http, echo, hang_up, reset, say_nothing])
-def test_another_program_is_told_as_such(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_program_is_reported_as_such(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "ENDPOINT_TIMEOUT_S", 0.5)
     monkeypatch.setattr("ft_rendezvous.store.raw_client.GREETING_TIMEOUT_S", 0.5)
     with listener(answer) as port:
@@ -148,7 +148,7 @@ def test_a_store_of_another_program_or_version(head: bytes | None) -> None:
 
 
 def test_clients_are_looked_up_within_the_time_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resolver that never answers: the first ones are told as unanswered, the rest as untried."""
+    """A resolver that never answers: the first ones are unanswered, the rest untried."""
     monkeypatch.setattr(socket, "getnameinfo", lambda *_: socket.create_server(("127.0.0.1", 0)).accept())
     lookups, untried = name_clients([f"10.0.0.{number}" for number in range(100)], timeout_s=0.2)
     assert (len(lookups), untried) == (8, 92)

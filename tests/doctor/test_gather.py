@@ -1,4 +1,4 @@
-"""Facts of this machine, whatever machine it is."""
+"""Facts of this machine, on any machine."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def broken_torch(place: Path, code: str) -> dict[str, str]:
         ("while True: pass", "has not ended within 1 s"),
     ],
 )
-def test_an_import_of_torch_that_goes_wrong_takes_nobody_along(tmp_path: Path, code: str, error: str) -> None:
+def test_an_import_of_torch_that_goes_wrong_ends_no_other_process(tmp_path: Path, code: str, error: str) -> None:
     timeout_s = 1.0 if "while" in code else 60.0
     assert error in run_probe(broken_torch(tmp_path, code), timeout_s).error
 

@@ -32,8 +32,8 @@ def test_nodes_with_one_infra_rank_fail_everywhere(shell: Shell) -> None:
     same = {"FT_INFRA_RANK": "5"}
     done = Srun(shell, 3).run("--endpoint", f"localhost:{free_port()}", "--json", env={1: same, 2: same})
     assert [done[task].returncode for task in range(3)] == [1, 1, 1]
-    told = json.loads(done[0].stdout)
-    (finding,) = (finding for finding in told["findings"] if finding["check"] == "infra-ranks")
+    report = json.loads(done[0].stdout)
+    (finding,) = (finding for finding in report["findings"] if finding["check"] == "infra-ranks")
     assert (finding["status"], finding["nodes"]) == ("fail", ["n2", "n3"])
     assert finding["fact"] == "infra rank 5 belongs to n2, n3"
 
@@ -54,7 +54,7 @@ def test_a_node_that_cannot_report_says_so_itself(shell: Shell) -> None:
     assert line.startswith("ftr: infra rank 1 (n2) could not report: the first node is not reached")
 
 
-def test_a_live_run_is_told_by_its_id_and_is_met_by_one_connection(shell: Shell) -> None:
+def test_a_live_run_is_reported_by_its_id_and_is_met_by_one_connection(shell: Shell) -> None:
     with live_run(run_id="training") as run:
         first, second = run.node(0), run.node(1)
         run.seal(first, second)
@@ -92,7 +92,7 @@ def test_a_foreign_listener_fails_on_all_nodes(shell: Shell) -> None:
     assert (done[1].stdout, done[1].stderr) == ("", "")
 
 
-def test_options_that_cannot_be_read_are_told_by_one_of_them(shell: Shell) -> None:
+def test_options_that_cannot_be_read_are_reported_by_one_of_them(shell: Shell) -> None:
     done = Srun(shell, 3).run("--endpoint", "n1:port")
     assert [done[task].returncode for task in range(3)] == [2, 2, 2]
     assert [len(done[task].stderr.splitlines()) for task in range(3)] == [1, 0, 0]

@@ -1,4 +1,4 @@
-"""A job that has lost its batch script: ended only if nobody else is left who would."""
+"""A job that has lost its batch script: it is ended only if nothing else would end it."""
 
 from __future__ import annotations
 

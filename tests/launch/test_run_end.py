@@ -26,9 +26,9 @@ def report(kind: str, is_retryable: bool = False) -> VerdictReport:
         pytest.param(RunEnd(None, [0, 1]), 1, id="no verdict, a node failed"),
         pytest.param(RunEnd(None, [0, -9]), 1, id="no verdict, a node was killed"),
         pytest.param(RunEnd(None, [0, 0]), 0, id="no verdict, nothing failed"),
-        pytest.param(RunEnd(report("cancelled"), [0], [signal.SIGTERM]), 143, id="told to end"),
-        pytest.param(RunEnd(report("succeeded"), [0], [signal.SIGTERM]), 0, id="told to end too late"),
-        pytest.param(RunEnd(report("cancelled"), [0], [signal.SIGUSR1]), 3, id="told to drain"),
+        pytest.param(RunEnd(report("cancelled"), [0], [signal.SIGTERM]), 143, id="signal to end"),
+        pytest.param(RunEnd(report("succeeded"), [0], [signal.SIGTERM]), 0, id="signal to end, too late"),
+        pytest.param(RunEnd(report("cancelled"), [0], [signal.SIGUSR1]), 3, id="signal to drain"),
         pytest.param(RunEnd(report("cancelled"), [0], [signal.SIGUSR1, signal.SIGINT]), 130, id="drain, then end"),
     ],
 )

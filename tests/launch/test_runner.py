@@ -177,7 +177,7 @@ def test_a_program_that_is_not_there_ends_what_was_started(tmp_path: Path) -> No
     assert broken.nodes[0].returncode == -signal.SIGTERM
 
 
-def test_a_log_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_log_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file")
     with pytest.raises(ConfigError, match="pass another --log-dir"):
         PlanRunner(plan_of(tmp_path, "")).run()
@@ -187,7 +187,7 @@ def test_a_log_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_counts_once_a_store_is_there(tmp_path: Path) -> None:
-    """A file that a dead task left behind names a port at which nobody listens."""
+    """A file that a dead task left behind names a port at which nothing listens."""
     path = tmp_path / "endpoint"
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -204,7 +204,7 @@ def test_an_endpoint_counts_once_a_store_is_there(tmp_path: Path) -> None:
         served.stop()
 
 
-def test_nobody_waits_for_the_store_of_a_run_that_is_over(tmp_path: Path) -> None:
+def test_no_task_waits_for_the_store_of_a_run_that_is_over(tmp_path: Path) -> None:
     assert await_endpoint(tmp_path / "endpoint", 3600.0, lambda: True) is None
 
 

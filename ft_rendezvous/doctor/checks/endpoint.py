@@ -48,7 +48,7 @@ def _judge_run(seen: Examination) -> tuple[Status, str, str]:
     if run.verdict:
         fact = f"{where}; it has ended ({run.verdict}) and its store will end soon"
         return Status.WARN, fact, f"wait until it is gone, or {ANOTHER_PORT}"
-    fact = f"{where}, {_tell_cycle(run)}" + (
+    fact = f"{where}, {_describe_cycle(run)}" + (
         "" if seen.attempts else "; the doctor looked at it once and left it alone"
     )
     if not seen.run_id:
@@ -62,7 +62,7 @@ def _judge_run(seen: Examination) -> tuple[Status, str, str]:
     return Status.PASS, fact, ""
 
 
-def _tell_cycle(run: LiveRun) -> str:
+def _describe_cycle(run: LiveRun) -> str:
     return f"in cycle {run.cycle_id}" if run.is_sealed else f"waiting for nodes in cycle {run.cycle_id}"
 
 
@@ -126,7 +126,7 @@ def judge_families(seen: Examination) -> list[Finding]:
         attempts = seen.attempts.get(node.task, ())
         dead = [attempt for attempt in attempts if attempt.error]
         if dead and len(dead) < len(attempts):
-            broken[_tell_broken(attempts)].append(node)
+            broken[_describe_broken(attempts)].append(node)
         elif node.endpoint.found:
             fine[" and ".join(_families(node.endpoint.found))].append(node)
     found = [
@@ -146,7 +146,7 @@ def judge_families(seen: Examination) -> list[Finding]:
     return found
 
 
-def _tell_broken(attempts: Sequence[Attempt]) -> str:
+def _describe_broken(attempts: Sequence[Attempt]) -> str:
     dead = listing([f"{attempt.address} does not work ({attempt.error})" for attempt in attempts if attempt.error], 3)
     works = listing([attempt.address for attempt in attempts if not attempt.error], 3)
     return f"of the endpoint's addresses {dead}, {works} does"
@@ -188,7 +188,7 @@ def judge_address(seen: Examination) -> list[Finding]:
                 nodes=seen.names(nowhere),
             )
         )
-    ways: dict[str, list[NodeFacts]] = defaultdict(list)
+    routes: dict[str, list[NodeFacts]] = defaultdict(list)
     inside: list[NodeFacts] = []
     for node in seen.nodes:
         if node.route is None:
@@ -196,7 +196,7 @@ def judge_address(seen: Examination) -> list[Finding]:
         if node.route.is_loopback and not node.is_host and len(machines) > 1:
             inside.append(node)
         else:
-            ways[_tell_way(node, len(seen.nodes) > 1)].append(node)
+            routes[_describe_route(node, len(seen.nodes) > 1)].append(node)
     if inside:
         found.append(
             Finding(
@@ -208,12 +208,13 @@ def judge_address(seen: Examination) -> list[Finding]:
             )
         )
     found += [
-        Finding(check="address", status=Status.PASS, fact=way, nodes=seen.names(nodes)) for way, nodes in ways.items()
+        Finding(check="address", status=Status.PASS, fact=route, nodes=seen.names(nodes))
+        for route, nodes in routes.items()
     ]
     return found
 
 
-def _tell_way(node: NodeFacts, is_one_of_many: bool) -> str:
+def _describe_route(node: NodeFacts, is_one_of_many: bool) -> str:
     """The route in words; the same words for nodes with the same kind of route."""
     assert node.route is not None
     interface = f" through {node.route.interface}" if node.route.interface else ""

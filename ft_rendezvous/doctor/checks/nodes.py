@@ -73,12 +73,12 @@ def judge_infra_ranks(seen: Examination) -> list[Finding]:
             by_rank[node.infra_rank].append(node)
     twice = {rank: nodes for rank, nodes in sorted(by_rank.items()) if len(nodes) > 1}
     if twice:
-        told = [f"infra rank {rank} belongs to {listing(seen.names(nodes), 3)}" for rank, nodes in twice.items()]
+        duplicates = [f"infra rank {rank} belongs to {listing(seen.names(nodes), 3)}" for rank, nodes in twice.items()]
         return [
             Finding(
                 check="infra-ranks",
                 status=Status.FAIL,
-                fact=listing(told, 2),
+                fact=listing(duplicates, 2),
                 remedy="give every node its own: srun's SLURM_PROCID does; else FT_INFRA_RANK or infra_rank= in "
                 "--rdzv-conf",
                 nodes=seen.names(node for nodes in twice.values() for node in nodes),

@@ -134,7 +134,7 @@ def judge_versions(seen: Examination) -> list[Finding]:
             same.append(f"{what} {next(iter(by_version))}")
         elif by_version:
             groups = sorted(by_version.items(), key=lambda group: -len(group[1]))
-            told = "; ".join(
+            versions = "; ".join(
                 f"{version} on {describe_nodes(seen.names(nodes), len(seen.nodes))}" for version, nodes in groups[:3]
             )
             odd = [node for _, nodes in groups[1:] for node in nodes]
@@ -142,7 +142,7 @@ def judge_versions(seen: Examination) -> list[Finding]:
                 Finding(
                     check="versions",
                     status=status,
-                    fact=f"{what} is not the same everywhere: {told}",
+                    fact=f"{what} is not the same everywhere: {versions}",
                     remedy="install the same everywhere",
                     nodes=seen.names(odd),
                 )
