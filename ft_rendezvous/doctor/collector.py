@@ -40,7 +40,7 @@ FIRST_PORT, PORT_COUNT = 20_000, 9_000
 """Below the ports that Linux gives to outgoing connections, and below the usual endpoints."""
 
 CANDIDATE_PORTS = 4
-MAX_MESSAGE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 3.0
 RETRY_DELAY_S = 0.2
 
@@ -103,7 +103,7 @@ class Collector:
             except OSError:
                 continue
             listener.setblocking(False)
-            self._server = await asyncio.start_server(self._receive, sock=listener, limit=MAX_MESSAGE_BYTES)
+            self._server = await asyncio.start_server(self._receive, sock=listener, limit=MAX_LINE_BYTES)
             return True
         return False
 
@@ -165,7 +165,7 @@ def report_to_collector(
             _say(file, NodeReport(facts=facts))
             while True:
                 sock.settimeout(timeout_s)
-                request = _requests.decode(file.readline(MAX_MESSAGE_BYTES))
+                request = _requests.decode(file.readline(MAX_LINE_BYTES))
                 if isinstance(request, End):
                     return request.exit_code
                 _say(file, node.do(request))
@@ -198,7 +198,7 @@ def _connect(host: str, port: int, hello: Hello) -> socket.socket:
     try:
         with sock.makefile("rwb") as file:
             _say(file, hello)
-            line = file.readline(MAX_MESSAGE_BYTES)
+            line = file.readline(MAX_LINE_BYTES)
             if not line:
                 raise ConnectionResetError(None, "it closes the connection")
             welcome = _requests.decode(line)

@@ -22,7 +22,7 @@ from enum import StrEnum
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch.slurm import AskScontrol
 
-CONNECT_TIMEOUT_S = 5.0
+SRUN_CONNECT_TIMEOUT_S = 5.0
 REFUSED_TIMEOUT_S = 120.0
 """After this time, srun will not come back to a machine that refuses connections."""
 FIRST_RETRY_DELAY_S, LONGEST_RETRY_DELAY_S = 5.0, 60.0
@@ -79,7 +79,7 @@ def _look_for_srun(env: Mapping[str, str]) -> Srun:
     if not host or not port.isdecimal():
         return Srun.SILENT
     try:
-        socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+        socket.create_connection((host, int(port)), SRUN_CONNECT_TIMEOUT_S).close()
     except ConnectionRefusedError:
         return Srun.REFUSED
     except OSError:

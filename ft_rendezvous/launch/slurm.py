@@ -72,7 +72,9 @@ def find_allocation(
     """The allocation of this process, which runs on the host `here`. Raises ConfigError if there is none."""
     job_id = env.get("SLURM_JOB_ID")
     if not job_id:
-        raise ConfigError("this is not a SLURM allocation: pass --local 3+1 to start all nodes here, or use sbatch")
+        raise ConfigError(
+            "this is not a SLURM allocation: pass --local 3+1 to start all nodes here, or submit the job with sbatch"
+        )
     parts = int(env.get("SLURM_HET_SIZE") or 1)
     suffixes = [f"_HET_GROUP_{part}" for part in range(parts)] if parts > 1 else [""]
     counts = tuple(_node_count(env, suffix) for suffix in suffixes)

@@ -107,7 +107,9 @@ def test_dry_run_says_what_it_cannot_know(shell: Shell) -> None:
     assert message.returncode == 0, message.stderr
     first, *_, srun, _wait = message.stdout.splitlines()
     stands_for = first.split()[1]
-    assert first == f"# {stands_for} stands for what the array's first task will write to ft-logs/40/endpoint"
+    assert (
+        first == f"# {stands_for} stands for the endpoint that the array's first task will write to ft-logs/40/endpoint"
+    )
     assert f" --rdzv-endpoint={stands_for} " in srun
 
 

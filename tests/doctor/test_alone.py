@@ -55,13 +55,13 @@ def test_json_has_the_findings_and_the_facts(shell: Shell) -> None:
     assert node["route"]["is_here"]
 
 
-def test_a_foreign_program_at_the_endpoint_is_someone_elses(shell: Shell) -> None:
+def test_a_foreign_program_at_the_endpoint_is_reported(shell: Shell) -> None:
     with listener(speak_http) as port:
         done = doctor(shell, "--endpoint", f"127.0.0.1:{port}")
     assert done.returncode == 1
     (line,) = lines_of(done, "endpoint")
     assert line.startswith("fail")
-    assert f"127.0.0.1:{port} is someone else's" in line
+    assert f"127.0.0.1:{port} is taken" in line
     assert "choose another port" in done.stdout
 
 

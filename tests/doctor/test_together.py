@@ -51,7 +51,7 @@ def test_a_node_that_cannot_report_says_so_itself(shell: Shell) -> None:
     (done,) = Srun(shell, 2).run("--endpoint", f"localhost:{free_port()}", "--timeout", "4", only=[1]).values()
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("ftr: infra rank 1 (n2) could not report: the first node is not reached")
+    assert line.startswith("ftr: infra rank 1 (n2) could not report: the first node could not be reached")
 
 
 def test_a_live_run_is_reported_by_its_id_and_is_met_by_one_connection(shell: Shell) -> None:
@@ -88,7 +88,7 @@ def test_a_foreign_listener_fails_on_all_nodes(shell: Shell) -> None:
     with listener(speak_http) as port:
         done = Srun(shell, 2).run("--endpoint", f"127.0.0.1:{port}")
     assert [done[task].returncode for task in range(2)] == [1, 1]
-    assert f"127.0.0.1:{port} is someone else's" in lines_of(done[0], "endpoint")[0]
+    assert f"127.0.0.1:{port} is taken" in lines_of(done[0], "endpoint")[0]
     assert (done[1].stdout, done[1].stderr) == ("", "")
 
 

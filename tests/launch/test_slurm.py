@@ -125,7 +125,7 @@ def test_a_heterogeneous_job_has_its_parts() -> None:
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({}, "pass --local 3+1 to start all nodes here, or submit this script with sbatch"),
+        ({}, "pass --local 3+1 to start all nodes here, or submit the job with sbatch"),
         ({"SLURM_JOB_ID": "42"}, "SLURM_JOB_NUM_NODES is not: run this in a batch script or under salloc"),
     ],
 )

@@ -67,7 +67,7 @@ def _describe_cycle(run: LiveRun) -> str:
 
 
 def _judge_stranger(seen: Examination) -> tuple[Status, str, str]:
-    return Status.FAIL, f"{seen.endpoint_name} belongs to another program: {seen.endpoint.detail}", ANOTHER_PORT
+    return Status.FAIL, f"{seen.endpoint_name} is taken: {seen.endpoint.detail}", ANOTHER_PORT
 
 
 def _judge_taken(seen: Examination) -> tuple[Status, str, str]:
