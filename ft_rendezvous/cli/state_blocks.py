@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ft_rendezvous.doctor.wording import fold_names
+from ft_rendezvous.doctor.node_names import fold_names
 from ft_rendezvous.state.model.records import Cycle, CycleStatus, Node, NodeRole, NodeStatus, Run
 from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.model.wording import cause_in_words, local_time

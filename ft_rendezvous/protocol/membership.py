@@ -192,7 +192,7 @@ class Membership:
             if incarnation not in beating:
                 reason = "it arrived without a beat, so its lease could not be judged"
             elif lacking := self._lacking(arrival.node):
-                reason = f"{node_name(arrival.node)} has no {lacking}, and this run needs one: see docs/placement.md"
+                reason = f"{node_name(arrival.node)} has no {lacking}, and this run needs one: see ftr docs placement"
             elif left_s := max(self.ledger.quarantined_for(key, now) for key in blame_keys(arrival)):
                 reason = f"{node_name(arrival.node)} is in quarantine for another {left_s:.0f} s"
             else:

@@ -20,9 +20,9 @@ import msgspec
 
 from ft_rendezvous.config.addresses import parse_endpoint
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
-from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol import operations
 from ft_rendezvous.protocol.codec import Keys
-from ft_rendezvous.protocol.ops import Add, Check, Delete, Get, Set
+from ft_rendezvous.protocol.ops import Add, Check, Delete, Get, Set, perform_move
 from ft_rendezvous.state.model.events import StateTold, decode_line
 from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.store.raw_client import Found, StoreSocket, probe
@@ -128,9 +128,10 @@ class QueryClient:
         if found is not Found.STORE:
             raise ConfigError(f"no run at {endpoint}: {found}")
         self._store = StoreSocket(host, port, QUERY_TIMEOUT_S)
-        if not self._store.perform(Check([codec.HEAD_KEY])):
+        head = perform_move(self._store, operations.find_head())
+        if head is None:
             raise ConfigError(f"no run at {endpoint}: a TCPStore of another program is there")
-        self._keys = Keys(codec.decode_head(self._store.perform(Get(codec.HEAD_KEY))).epoch)
+        self._keys = Keys(head.epoch)
 
     def look(self, after: int) -> QueryAnswer:
         """The run as it is now. Raises StoreUnavailable if its host does not answer, or is gone."""
