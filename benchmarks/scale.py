@@ -3,11 +3,13 @@
 The store serves one operation at a time, the coordinator decides in one thread, and neither goes on while it waits for
 the other. So the time to form is a sum, with the costs of this machine, from the moment all are connected:
 
-    arrive     N x (2 `add`, `append`, `get` of the head)                       the store
+    arrive     N x (`compare_set`, `add`, `append`, `get` of the head)          the store
     decide     logs, `check` and `multi_get` of N beats, `multi_set` of the     both, in turn
                seal; N x (decode, admit, place, seat, encode)
     hear       N x (blocked `get` of the seal, woken)                           the store
     latency    the round trips of the last node, and of the coordinator         the network
+
+A `compare_set`, by which a node beats, is taken to cost what an `add` costs: one key is read and written.
 
 Left out: beats while the world forms (their share of the store's time is told instead), the coordinator's looks
 meanwhile (the measured time of the store host has them), phases that overlap, a network slower than loopback, lost

@@ -102,7 +102,7 @@ def test_a_cycle_costs_a_node_at_most_eight_operations(monkeypatch: pytest.Monke
 
 def sealed_in(node: LiveNode) -> int:
     """The newest cycle this node knows to be sealed."""
-    view = node.link.participant.view
+    view = node.participant.view
     return view.sealed.cycle_id if view is not None and view.sealed is not None else 0
 
 

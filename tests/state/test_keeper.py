@@ -12,7 +12,7 @@ import pytest
 from ft_rendezvous.config.state_settings import StateSettings
 from ft_rendezvous.core.model import Placement
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.node import session
+from ft_rendezvous.host import serve as serve_module
 from ft_rendezvous.protocol.journal import CycleSealed, Looked
 from ft_rendezvous.state.model.events import encode_state
 from ft_rendezvous.state.record import pipe as feed_module
@@ -162,9 +162,9 @@ def test_a_host_that_cannot_begin_leaves_no_keeper(tmp_path: Path, monkeypatch: 
             recorders.append(recorder)
             raise StoreUnavailable("localhost:1", "it was stopped")
 
-    monkeypatch.setattr(session, "Host", BrokenHost)
+    monkeypatch.setattr(serve_module, "Host", BrokenHost)
     with pytest.raises(StoreUnavailable):
-        session.serve(run_settings(), 0, state=StateSettings(directory=str(tmp_path)))
+        serve_module.serve(run_settings(), 0, state=StateSettings(directory=str(tmp_path)))
     feed = recorders[0]._feed
     assert feed is not None
     assert feed.process is not None
