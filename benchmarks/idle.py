@@ -1,8 +1,8 @@
-"""A large world in which nothing happens: nodes that do nothing but beat, and one real node among them.
+"""A large world in which nothing happens: many nodes that only beat, and one real node among them.
 
-The many are participants driven by hand: one process, one thread, one connection each, no listener. They join, hear of the
-seal and beat as real nodes do, evenly spread over the interval. The one has its link, with both its connections, in a
-process of its own.
+The many nodes are participants in one process and one thread, with one connection each, and without a thread that
+listens. They join, read the seal, and beat as real nodes do, evenly spread over the interval. The one real node has its
+threads and both its connections, in a process of its own.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Crowd:
             self.beat_due()
 
     def take_places(self, has_ended: threading.Event) -> None:
-        """Wait for the seal as the one real node comes, and let everybody hear of it."""
+        """Wait for the seal as the one real node comes, and let all nodes read it."""
         while self.nodes[0].participant.view.sealed is None:  # type: ignore[union-attr]
             self.beat_due()
             if has_ended.wait(0.01):
@@ -152,7 +152,7 @@ class Crowd:
         return self.nodes[0].read_head().view.sealed is not None
 
     def beat_due(self) -> float:
-        """Let everybody beat whose time has come. Returns when the next one's comes."""
+        """Let every node beat whose time has come. Returns when the next node must beat."""
         while self.due[0][0] <= time.monotonic():
             planned_at, node = self.due.popleft()
             node.beat()

@@ -82,7 +82,7 @@ def lose_node(run: RunSettings) -> tuple[Loss, Formed]:
 @contextmanager
 def serve_telling(run: RunSettings, outbox: Connection) -> Iterator[int]:
     with ours.hosting(run) as (host, port):
-        # Nobody has come yet: no lease is lost with the table that is replaced.
+        # No node has come yet: no lease is lost with the table that is replaced.
         host.coordinator.registry.leases = TellingLeases(run, outbox.send)
         yield port
 

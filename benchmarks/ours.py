@@ -46,7 +46,7 @@ def hosting(run: RunSettings) -> Iterator[tuple[Host, int]]:
 
 
 def _log_to_nowhere() -> None:
-    """Format every line and write it, as by default, where it bothers nobody."""
+    """Format every log line and write it, as by default, but to a file that no reader sees."""
     log = logging.getLogger("ft_rendezvous")
     if not log.handlers:
         log.addHandler(logging.FileHandler(os.devnull))
@@ -74,7 +74,7 @@ def node_info(index: int) -> NodeInfo:
 class Node(AgentNode):
     def __init__(self, handler: FtRendezvousHandler) -> None:
         super().__init__(handler)
-        # What the agent would tell it by `attach`, which also starts what only workers need.
+        # The agent would call `attach`, which also starts what only workers need.
         handler._role, handler._local_world_size = ROLE, LOCAL_WORLD_SIZE
         # The others connect when they are made.
         self.link = handler._join().link
@@ -87,7 +87,7 @@ class Node(AgentNode):
 
     @property
     def is_parked(self) -> bool:
-        """Whether this node has arrived, whatever becomes of it."""
+        """Whether this node has arrived, even if it gets no seat."""
         return self.link.has_joined
 
 

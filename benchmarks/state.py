@@ -1,7 +1,7 @@
-"""`state`: what a state server answers about a large run, over HTTP and right after something has changed.
+"""`state`: what a state server answers about a large run, over HTTP, just after something has changed.
 
-"Encoded in place" makes the same bytes from the same state in the process that asks, without any server: the least
-that anybody who wants JSON must do.
+"Encoded in place" makes the same bytes from the same state, in the asking process and without a server: any JSON answer
+costs at least this.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def talk(move: Move[T]) -> Talk[T]:
         try:
             op = move.send(answer)
         except StopIteration as stop:
-            assert not unsent, "a move ends with a question, or nobody could tell when it has ended"
+            assert not unsent, "a move ends with a question: else its end could not be seen"
             result: T = stop.value
             return result
         match op:

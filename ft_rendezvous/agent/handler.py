@@ -28,7 +28,8 @@ from ft_rendezvous.agent.health import check_health
 from ft_rendezvous.agent.signals import on_signals, signals_held
 from ft_rendezvous.agent.worker_group import Workers
 from ft_rendezvous.agent.worker_watch import FirstFailure
-from ft_rendezvous.config.settings import Settings, log_level, parse_settings
+from ft_rendezvous.config.load import load_settings, locate_node, log_level
+from ft_rendezvous.config.settings import Settings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
@@ -53,7 +54,7 @@ def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
     if params.run_id == "none":
         log.warning("the run id is torchrun's default 'none': pass --rdzv-id, or jobs will meet each other's nodes")
     try:
-        settings = parse_settings(
+        settings = load_settings(
             endpoint=params.endpoint,
             run_id=params.run_id,
             min_nodes=params.min_nodes,
@@ -61,6 +62,7 @@ def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
             conf=params.config,
             local_addr=params.local_addr,
         )
+        settings = locate_node(settings)
     except FtError as error:
         log.error("%s", error)
         raise ValueError(str(error)) from None

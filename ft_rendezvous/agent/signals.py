@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ft_rendezvous.config.settings import caught_signals
+from ft_rendezvous.config.load import caught_signals
 
 
 @contextlib.contextmanager

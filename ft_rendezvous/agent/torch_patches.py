@@ -30,7 +30,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 
 from ft_rendezvous.agent.agent_store import barrier_keys
 from ft_rendezvous.agent.worker_group import Started
-from ft_rendezvous.config.settings import caught_signals
+from ft_rendezvous.config.load import caught_signals
 from ft_rendezvous.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import msgspec
 from ft_rendezvous.cli.serve import parse_nnodes
 from ft_rendezvous.config.settings import rules_from
 from ft_rendezvous.core.capacity import PlacementRules
-from ft_rendezvous.core.explain import Kept, Line, Outlook, foresee, lacks_place
+from ft_rendezvous.core.explain import Kept, Outlook, PlacementLine, foresee, lacks_place
 from ft_rendezvous.core.model import Arrival, RequestKind, node_name
-from ft_rendezvous.core.roster import called
+from ft_rendezvous.core.roster import operator_names
 from ft_rendezvous.core.snapshot import Snapshot, restore
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 
@@ -104,7 +104,7 @@ def find_lost(loss: str, arrived: Mapping[str, Arrival]) -> set[str]:
             for incarnation, arrival in arrived.items()
             if (kind == "domain" and arrival.node.domain_id == name)
             or (kind == "unit" and arrival.node.unit_id == name)
-            or part in called(arrival.node)
+            or part in operator_names(arrival.node)
         }
         if not named:
             raise ConfigError(
@@ -155,7 +155,7 @@ def _tell_loss(loss: str, count: int, outlook: Outlook, ends: str) -> Iterator[s
     yield from _table(changed)
 
 
-def _table(lines: Sequence[Line]) -> Iterator[str]:
+def _table(lines: Sequence[PlacementLine]) -> Iterator[str]:
     """Columns that are empty throughout are left out."""
     if not lines:
         return

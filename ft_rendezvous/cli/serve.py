@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from ft_rendezvous.cli.exit_codes import CANCELLED, FAILED
-from ft_rendezvous.config.settings import Settings, parse_settings
+from ft_rendezvous.config.load import load_settings
+from ft_rendezvous.config.settings import Settings
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import ConfigError
 
@@ -39,13 +40,12 @@ def parse_conf(text: str) -> dict[str, str]:
 def parse_serve(endpoint: str, run_id: str, nnodes: str, conf: str) -> Settings:
     """All settings of the store, checked before anything is started. Raises ConfigError."""
     min_nodes, max_nodes = parse_nnodes(nnodes)
-    return parse_settings(
+    return load_settings(
         endpoint=endpoint,
         run_id=run_id,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
         conf=parse_conf(conf),
-        is_node=False,
     )
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from ft_rendezvous import __version__
 from ft_rendezvous.config.addresses import format_endpoint, is_loopback
-from ft_rendezvous.config.settings import Settings, parse_settings
+from ft_rendezvous.config.load import load_settings, locate_node
+from ft_rendezvous.config.settings import Settings
 from ft_rendezvous.doctor.facts import Lookup, NodeFacts, Route, Software, Step, Torch
 from ft_rendezvous.doctor.interfaces import interface_of
 from ft_rendezvous.doctor.lookups import addresses_of, ask_all, name_of, seen_as
@@ -90,15 +91,15 @@ def read_settings(
     count = 1 if step is None else step.tasks
     min_nodes, max_nodes = asked.sizes or (count, count)
     try:
-        settings = parse_settings(
+        settings = load_settings(
             endpoint=asked.endpoint,
             run_id=asked.run_id or "doctor",
             min_nodes=min_nodes,
             max_nodes=max_nodes,
             conf=asked.conf,
             env=env,
-            is_node=is_node,
         )
+        settings = locate_node(settings, env) if is_node else settings
     except ConfigError as error:
         return None, str(error)
     return settings, ""

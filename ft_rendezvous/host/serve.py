@@ -7,8 +7,7 @@ import secrets
 from pathlib import Path
 
 from ft_rendezvous.config.lint import remark_on
-from ft_rendezvous.config.settings import RunSettings
-from ft_rendezvous.config.state_settings import StateSettings
+from ft_rendezvous.config.settings import RunSettings, StateSettings
 from ft_rendezvous.env_names import MARKER_VARIABLE
 from ft_rendezvous.host.host import Host
 from ft_rendezvous.protocol.journal import Journal, log_entry

@@ -170,7 +170,7 @@ def _link_up(settings: Settings, node: NodeInfo, dialer: StoreDialer, connection
         lease_s=settings.run.lease_s,
         clock=time.monotonic,
         new_incarnation=new_id,
-        hold_bootstrap=lambda _cycle_id: bootstrap.hold(),
+        hold_bootstrap=bootstrap.hold,
         greeted=connections.head.view,
     )
     link = Link(
@@ -181,5 +181,4 @@ def _link_up(settings: Settings, node: NodeInfo, dialer: StoreDialer, connection
         join_s=settings.run.join_s,
         endpoint=settings.node.endpoint,
     )
-    bootstrap.hold()
     return Session(settings, link, bootstrap)

@@ -90,10 +90,10 @@ class Link:
             logs_waits=True,
         )
         self._participant = participant
-        self._writer = threading.Thread(target=self._drive_writer, name="ft-writer", daemon=True)
-        with self._lock:  # A new listener looks whether it is this link's listener, so it must wait until it is.
+        with self._lock:
             # Before it is needed: to start a thread takes longer than to arrive.
             self._listener = self._start_listener(connections.listener)
+        self._writer = threading.Thread(target=self._drive_writer, name="ft-writer", daemon=True)
         self._writer.start()
 
     # --- what the agent asks without any operation ---------------------------------------------------

@@ -1,7 +1,8 @@
 """The one authority of a run: reads what nodes wrote, asks the pure decisions, publishes what follows.
 
-Written as moves, so it performs nothing itself: `host` drives it on a TCPStore, the simulation on its own
-store. One call of `tick` is one look at the world and every decision that follows from it.
+Owns the phase of the run, its view and its deadlines. `membership` owns who is in the run, `stored_cycles` what is in
+the store. Written as moves, so it performs nothing itself: `host` drives it on a TCPStore, the simulation on its own
+store. One call of `tick` is one look at the run and every decision that follows from it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ft_rendezvous.core.model import (
     View,
     fold,
 )
-from ft_rendezvous.core.next_cycle import Call, Close, Drain, Growth, OpenNext, Stay, World, decide_move
+from ft_rendezvous.core.next_cycle import Call, Close, DrainState, Growth, OpenNext, Stay, World, decide_move
 from ft_rendezvous.core.placement import place
 from ft_rendezvous.core.requests import Standing, decide_request
 from ft_rendezvous.core.roster import Fence, FenceCause, Roster
@@ -45,17 +46,17 @@ from ft_rendezvous.core.seats import seat
 from ft_rendezvous.core.snapshot import take_snapshot
 from ft_rendezvous.protocol import codec, journal, operations
 from ft_rendezvous.protocol.codec import Keys
-from ft_rendezvous.protocol.garbage import Sweeper
-from ft_rendezvous.protocol.membership import Registry
+from ft_rendezvous.protocol.membership import Membership
 from ft_rendezvous.protocol.ops import Clock, Move
+from ft_rendezvous.protocol.stored_cycles import StoredCycles
 
-RETRY_S = 0.002
+RETRY_DELAY_S = 0.002
 """First pause before a re-read when counts and records disagree; doubles up to a beat."""
 
-REMIND_S = 60.0
+REMINDER_INTERVAL_S = 60.0
 """How often a reason to wait is told again."""
 
-FAREWELL_LOOK_S = 0.05
+GOODBYE_POLL_S = 0.05
 """How often to look for goodbyes once the run is closed."""
 
 
@@ -72,8 +73,8 @@ class Coordinator:
     count_operations: Callable[[], int] = lambda: 0
     """How many store operations were performed for this coordinator."""
     keys: Keys = field(init=False)
-    registry: Registry = field(init=False)
-    sweeper: Sweeper = field(init=False)
+    stored: StoredCycles = field(init=False)
+    membership: Membership = field(init=False)
     rules: PlacementRules = field(init=False)
     phase: Phase = field(init=False, default=Phase.OPEN)
     view: View = field(init=False)
@@ -87,15 +88,17 @@ class Coordinator:
     """The workers know that their next checkpoint is waited for, for a larger world's sake."""
     opened_at: float | None = field(init=False, default=None)
     enough_since: float | None = field(init=False, default=None)
-    retry_s: float = field(init=False, default=RETRY_S)
+    retry_s: float = field(init=False, default=RETRY_DELAY_S)
     wait_reason: WaitReason | None = field(init=False, default=None)
     told_at: float = field(init=False, default=0.0)
     told_roster: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.epoch)
-        self.registry = Registry(self.settings, self.keys, self.clock, self.journal, self.count_operations)
-        self.sweeper = Sweeper(self.keys, self.registry)
+        self.stored = StoredCycles(self.keys, self.clock)
+        self.membership = Membership(
+            self.settings, self.keys, self.stored, self.clock, self.journal, self.count_operations
+        )
         self.rules = self.settings.placement_rules
         self.channels = codec.channel_count(self.settings.max_nodes)
 
@@ -105,7 +108,7 @@ class Coordinator:
 
     @property
     def roster(self) -> Roster:
-        return self.registry.roster
+        return self.membership.roster
 
     @property
     def verdict(self) -> Verdict | None:
@@ -114,31 +117,40 @@ class Coordinator:
     @property
     def is_done(self) -> bool:
         """The run is closed and every node has said goodbye or lost its lease."""
-        return self.phase is Phase.CLOSED and not self.roster.members and self.clock() >= self.registry.stays_until
+        return self.phase is Phase.CLOSED and not self.roster.members and self.clock() >= self.membership.stays_until
 
     # --- life ---------------------------------------------------------------------------------------
 
     def start(self) -> Move[None]:
-        """Open the first cycle; who finds the store's head finds it open."""
+        """Open the first cycle: a node that finds the head finds an open cycle."""
         yield from self._open(FirstCycle())
 
     def tick(self) -> Move[float]:
         """Look once, decide, act. Returns when to look again if the bell stays silent."""
         published_before = self.view.no
-        records = yield from self.registry.read()
+        reading = yield from self.stored.read()
+        yield from self.membership.take(reading)
+        records = reading.records
         if self.opened_at is None and self.roster.members:
             self.opened_at = self.clock()
-        if records and self.registry.readers[-1].arrivals_counted >= self.settings.min_nodes:
-            self.retry_s = RETRY_S  # All that is lacking may be the record of somebody who does not ring.
+        if records and self.stored.arrivals_counted >= self.settings.min_nodes:
+            self.retry_s = RETRY_DELAY_S  # The only record missing may be that of a node that does not ring.
         yield from self._grant_requests(records)
-        yield from self.registry.judge_leases(self.view.no)
-        wake_at = self.registry.next_look_at
+        yield from self.membership.judge_leases(self.view.no)
+        wake_at = self.membership.next_look_at
         if self.phase is Phase.OPEN:
             wake_at = min(wake_at, (yield from self._try_seal()))
         if self.phase is Phase.SEALED:
             wake_at = min(wake_at, (yield from self._try_move()))
-        yield from self.sweeper.sweep(self.view, published_before, self.clock())
-        return min(wake_at, self.clock() + FAREWELL_LOOK_S) if self.phase is Phase.CLOSED else wake_at
+        yield from self._sweep(published_before)
+        return min(wake_at, self.clock() + GOODBYE_POLL_S) if self.phase is Phase.CLOSED else wake_at
+
+    def _sweep(self, published_before: int) -> Move[None]:
+        """Delete what no node can need any more."""
+        if self.stored.may_delete(self.view, published_before):
+            acted = self.membership.leases.acknowledged_by_all(self.stored.deleted_events)
+            yield from self.stored.delete_read(self.view, published_before, acted)
+        yield from self.stored.delete_old()
 
     def close(self, verdict: Verdict) -> Move[None]:
         """End the run for good. Nodes leave when they hear of it; the store stays until they have."""
@@ -154,7 +166,7 @@ class Coordinator:
 
     def _last_failure(self) -> FailureNote | None:
         """The first failure of the world that trains, or of the one that has just ended, unless a loss explains it."""
-        last = self.registry.ledger.last
+        last = self.membership.ledger.last
         is_recent = last is not None and last.cycle_id >= self.cycle_id - 1
         return last if is_recent and not is_excused(self.view.opened.why, self.roster.lost_count) else None
 
@@ -192,7 +204,7 @@ class Coordinator:
         standing = Standing(self.phase, self.cycle_id, self.verdict, self._drain(), found, roster)
         answer = decide_request(request, standing)
         yield from operations.publish_answer(self.keys, answer)
-        self.sweeper.answered.append((self.clock(), request.incarnation))
+        self.stored.note_answer(request.incarnation)
         if not answer.is_granted:
             return []
         match request.kind:
@@ -240,11 +252,11 @@ class Coordinator:
                 self._tell_wait(decision.reason, now)
                 return self._wake_for(decision, now)
         # Whoever says something about the sealed cycle rings: there is nothing to look for until then.
-        return self.registry.next_look_at
+        return self.membership.next_look_at
 
     def _settle(self, now: float) -> Move[bool]:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
-        ledger, failures = self.registry.ledger, len(self.registry.ledger.notes)
+        ledger, failures = self.membership.ledger, len(self.membership.ledger.notes)
         excused = is_excused(self.view.opened.why, self.roster.lost_count)
         settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.rules, self.cycle_id - 1))
         if failures:
@@ -259,20 +271,20 @@ class Coordinator:
             return True
         self.roster.drop(bad.incarnation)
         reason = ledger.explain_quarantine(bad)
-        yield from self.registry.fence(Fence(bad.incarnation, bad.node, FenceCause.QUARANTINED, reason))
+        yield from self.membership.fence(Fence(bad.incarnation, bad.node, FenceCause.QUARANTINED, reason))
         return False
 
     def _tell_wait(self, reason: WaitReason, now: float) -> None:
         """Journal a reason to wait when it changes in kind, at most once a second when in numbers, and now and then."""
         is_other_kind = type(reason) is not type(self.wait_reason)
-        is_due = now >= self.told_at + (1.0 if reason != self.wait_reason else REMIND_S)
+        is_due = now >= self.told_at + (1.0 if reason != self.wait_reason else REMINDER_INTERVAL_S)
         if is_other_kind or is_due:
             self.wait_reason, self.told_at = reason, now
             self.journal(journal.CycleWaits(cycle_id=self.cycle_id, reason=str(reason)))
 
     def _wake_for(self, wait: Wait, now: float) -> float:
-        if self.registry.disagrees_since is None:
-            self.retry_s = RETRY_S
+        if self.stored.disagrees_since is None:
+            self.retry_s = RETRY_DELAY_S
             return wait.until
         retry_at = now + self.retry_s
         self.retry_s = min(self.retry_s * 2, self.settings.beat_s)
@@ -300,7 +312,7 @@ class Coordinator:
             drained_count=self.roster.draining_count(),
             unhealthy=tuple(self.roster.unhealthy.values()),
             enough_since=self.enough_since,
-            disagrees_since=self.registry.disagrees_since,
+            disagrees_since=self.stored.disagrees_since,
         )
 
     def _try_move(self) -> Move[float]:
@@ -317,7 +329,7 @@ class Coordinator:
                 drain, growth = world.drain, world.growth
                 due = [drain.due_at] if drain is not None and drain.nodes and drain.is_covered else []
                 due += [growth.due_at] if growth is not None and growth.due_at > self.clock() else []
-                return min([self.registry.next_look_at, *due])
+                return min([self.membership.next_look_at, *due])
             case Call():
                 self.is_growth_called = True
                 yield from self._call((), decision.reason)
@@ -325,12 +337,12 @@ class Coordinator:
                 yield from self._open(decision.why)
             case Close():
                 yield from self.close(decision.verdict)
-        return self.registry.next_look_at
+        return self.membership.next_look_at
 
-    def _drain(self) -> Drain | None:
+    def _drain(self) -> DrainState | None:
         if self.drain_due_at is None or not self.roster.is_world_draining():
             return None
-        return Drain(
+        return DrainState(
             nodes=tuple(self.roster.draining_actives()),
             due_at=self.drain_due_at,
             is_covered=self.roster.joinable_fit(self.rules) >= self.settings.min_nodes,
@@ -350,7 +362,7 @@ class Coordinator:
         return Growth(was, to, self.can_grow_since + self.settings.settle_s, self.is_growth_called)
 
     def _open(self, why: AnyWhy) -> Move[None]:
-        is_first = not self.registry.readers
+        is_first = not self.stored.readers
         opened = Opened(
             no=1 if is_first else self.view.no + 1,
             cycle_id=1 if is_first else self.cycle_id + 1,
@@ -361,13 +373,12 @@ class Coordinator:
         )
         if not is_first:
             self.phase = next_phase(self.phase, RunStep.OPEN)
-            self.roster.reopen()
             self.opened_at = self.clock()
         self.enough_since = self.wait_reason = self.drain_due_at = self.can_grow_since = None
         self.is_at_checkpoint = self.is_growth_called = False
+        self.membership.begin_cycle(opened.cycle_id)
         yield from operations.publish_opened(self.keys, opened, self._turn(opened))
-        self.registry.begin_cycle(operations.LogReader(opened.cycle_id, opened.shards))
-        self.sweeper.begin_cycle(opened)
+        self.stored.begin_cycle(opened)
         self.journal(journal.CycleOpened(cycle_id=opened.cycle_id, why=why))
 
     def _seal(self, placement: Placement) -> Move[None]:
@@ -377,13 +388,12 @@ class Coordinator:
             no=self.view.no + 1,
             cycle_id=self.cycle_id,
             world_size=len(placement.ranks),
-            counted=self.registry.readers[-1].arrivals_counted,
+            counted=self.stored.arrivals_counted,
             master_addr=master.node.addr,
             master_port=master.bootstrap_port,
         )
         self.phase = next_phase(self.phase, RunStep.SEAL)
-        self.roster.seal(placement)
-        self.registry.is_open = False
+        self.membership.seal(placement)
         yield from operations.publish_sealed(self.keys, sealed, seat(placement, arrived), self._turn(sealed))
         waited_s = self.clock() - (self.opened_at or 0.0)
         address = format_endpoint(sealed.master_addr, sealed.master_port)

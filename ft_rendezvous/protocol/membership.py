@@ -1,7 +1,7 @@
-"""Who is in the run, and who is alive: reads what nodes wrote, admits newcomers, judges leases, fences.
+"""Which nodes are in the run, and which of them are alive: takes in what nodes wrote, judges leases, fences.
 
-The coordinator's other half: it keeps the roster true to the store, and decides nothing about cycles. Written as
-moves, so it performs nothing itself.
+Owns the roster, the leases and the ledger. Decides nothing about cycles. Written as moves, so it performs nothing
+itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ft_rendezvous.core.model import (
     Goodbye,
     NodeInfo,
     Outcome,
+    Placement,
     Withdrawal,
     node_name,
 )
@@ -29,73 +30,70 @@ from ft_rendezvous.core.roster import Fence, FenceCause, Member, Roster, blame_k
 from ft_rendezvous.protocol import journal, operations
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Clock, Move
+from ft_rendezvous.protocol.stored_cycles import StoredCycles
 
 
 @dataclass(slots=True)
-class Registry:
+class Membership:
     """The roster, the leases and the ledger, as of the last look."""
 
     settings: RunSettings
     keys: Keys
+    stored: StoredCycles
     clock: Clock
     journal: journal.Journal
     count_operations: Callable[[], int] = lambda: 0
-    roster: Roster = field(init=False, default_factory=Roster)
+    roster: Roster = field(init=False)
     rules: PlacementRules = field(init=False)
     leases: LeaseTable = field(init=False)
     ledger: Ledger = field(init=False)
     cycle_id: int = field(init=False, default=0)
     is_open: bool = field(init=False, default=True)
-    """Whether arrivals in the current cycle count; the coordinator says so."""
-    readers: list[operations.LogReader] = field(init=False, default_factory=list)
-    """Logs still read, oldest cycle first: the current one, and those before it that are not deleted."""
-    fenced_in: list[tuple[int, str]] = field(init=False, default_factory=list)
-    """Whose fence keys are still in the store, and since which cycle."""
-    disagrees_since: float | None = field(init=False, default=None)
-    """Since when counts and records of the current cycle have told different stories."""
+    """Whether arrivals in the current cycle count."""
     stays_until: float = field(init=False, default=float("-inf"))
-    """Somebody who cannot be waited for by name may come for the verdict until then."""
+    """Until when a node that was given up in the exit barrier may come for the verdict."""
     next_look_at: float = field(init=False, default=float("-inf"))
     look_gap_s: float = field(init=False, default=0.0)
-    told_at: float = field(init=False, default=float("-inf"))
-    """When the journal last heard that somebody looks."""
+    looked_at: float = field(init=False, default=float("-inf"))
+    """When the journal last heard that the coordinator looks."""
     silent: set[str] = field(init=False, default_factory=set)
-    """Whose lease is half over."""
+    """Nodes whose lease is half over."""
 
     def __post_init__(self) -> None:
         self.rules = self.settings.placement_rules
+        self.roster = Roster(max_nodes=self.settings.max_nodes)
         self.leases = LeaseTable(self.settings.lease_s, self.settings.beat_s)
         self.ledger = Ledger(self.settings.blame_rules)
         self.look_gap_s = self.settings.beat_s / 4
 
-    def begin_cycle(self, reader: operations.LogReader) -> None:
-        """Read another log from now on; the one before it is still read, for those who are late."""
-        self.readers.append(reader)
-        self.cycle_id, self.is_open, self.disagrees_since = reader.cycle_id, True, None
+    def begin_cycle(self, cycle_id: int) -> None:
+        """A cycle is open: arrivals in it count. Nodes of the last world are awaited."""
+        if self.cycle_id:
+            self.roster.reopen()
+        self.cycle_id, self.is_open = cycle_id, True
+
+    def seal(self, placement: Placement) -> None:
+        """The cycle is sealed: nodes have their places, and arrivals do not count any more."""
+        self.roster.seal(placement)
+        self.is_open = False
 
     # --- what nodes wrote ---------------------------------------------------------------------------
 
-    def read(self) -> Move[list[AnyRecord]]:
-        """Look at all logs once, and take in what is new. Returns it too."""
-        reading = yield from operations.read_logs(self.keys, self.readers)
+    def take(self, reading: operations.Reading) -> Move[None]:
+        """Take in everything that is new."""
         for bad in reading.bad:
             self.journal(journal.RecordRefused(cycle_id=self.cycle_id, record=bad))
-        # Whoever leaves makes room first: a newcomer may come in its place, with its infra rank.
+        # A node that leaves makes room first: a newcomer may come in its place, with its infra rank.
         leaving = {record.incarnation for record in reading.records if isinstance(record, Goodbye)}
         leaving &= self.roster.members.keys()
         for record in reading.records:
             if record.incarnation in leaving:
                 yield from self._take(record)
-        yield from self._admit(reading.records)
+        admitted = yield from self._admit(reading.records)
         for record in reading.records:
-            if record.incarnation not in leaving:
+            if record.incarnation not in leaving and id(record) not in admitted:
                 yield from self._take(record)
         self._tell_arrived(reading.records)
-        if self.readers[-1].is_consistent:
-            self.disagrees_since = None
-        elif self.disagrees_since is None:
-            self.disagrees_since = self.clock()
-        return reading.records
 
     def _tell_arrived(self, records: Sequence[AnyRecord]) -> None:
         arrived = self.roster.arrived
@@ -103,8 +101,11 @@ class Registry:
         if news:
             self.journal(journal.NodesArrived(cycle_id=self.cycle_id, incarnations=news))
 
-    def _admit(self, records: Sequence[AnyRecord]) -> Move[None]:
-        """Take in newcomers, in the order they were counted: of two starts of one node the newer one stays."""
+    def _admit(self, records: Sequence[AnyRecord]) -> Move[set[int]]:
+        """Take in newcomers, in the order they were counted: of two starts of one node the newer one stays.
+
+        Returns the ids of the record objects that this took in.
+        """
         arrivals = [
             record for record in records if isinstance(record, Arrival) and not self.roster.is_known(record.incarnation)
         ]
@@ -113,6 +114,7 @@ class Registry:
         for arrival in sorted(newcomers.values(), key=lambda arrival: (arrival.cycle_id, arrival.seq)):
             if arrival.incarnation not in refused:
                 yield from self._take_newcomer(arrival)
+        return {id(arrival) for arrival in newcomers.values()}
 
     def _take_newcomer(self, arrival: Arrival) -> Move[None]:
         if unlike := self._unlike_others(arrival.node):
@@ -166,7 +168,7 @@ class Registry:
         return "unit" if rules.needs_unit and node.unit_id is None else ""
 
     def _take(self, record: AnyRecord) -> Move[None]:
-        """Take in what a member says; whoever is not one, or not any more, can only say that it is unfit."""
+        """Take in what a member says. A node that is not a member can only say that it is unfit."""
         member = self.roster.members.get(record.incarnation)
         if member is None and not isinstance(record, Withdrawal):
             return
@@ -235,7 +237,7 @@ class Registry:
         self._tell_leases(now, 0.0 if expiry is None else now - (expiry - self.settings.lease_s))
 
     def _tell_leases(self, now: float, oldest_s: float) -> None:
-        """Who has fallen silent and who is heard of again, when it changes; that somebody looks, once per lease."""
+        """Journal which nodes fall silent and which are heard again; and once per lease, that the coordinator looks."""
         self.silent &= self.leases.leases.keys()
         if oldest_s >= self.settings.lease_s / 2 or self.silent:
             silent = self.leases.judge_silent(now)
@@ -244,10 +246,10 @@ class Registry:
             if heard:
                 self.journal(journal.NodesHeard(cycle_id=self.cycle_id, incarnations=tuple(sorted(heard))))
             if news:
-                told = {name: silent[name] for name in sorted(news)}
-                self.journal(journal.NodesSilent(cycle_id=self.cycle_id, silent_s=told))
-        if now >= self.told_at + self.settings.lease_s:
-            self.told_at = now
+                silent_s = {name: silent[name] for name in sorted(news)}
+                self.journal(journal.NodesSilent(cycle_id=self.cycle_id, silent_s=silent_s))
+        if now >= self.looked_at + self.settings.lease_s:
+            self.looked_at = now
             live, operations = len(self.roster.members), self.count_operations()
             self.journal(journal.Looked(cycle_id=self.cycle_id, live=live, oldest_s=oldest_s, operations=operations))
 
@@ -261,10 +263,10 @@ class Registry:
         yield from self.fence(Fence(incarnation, name, cause, reason, silent_s))
 
     def fence(self, fence: Fence) -> Move[None]:
+        """End an incarnation: nothing it says counts any more."""
         self.leases.revoke(fence.incarnation)
         prefix = operations.REFUSED if fence.cause.is_refusal else ""
-        yield from operations.fence(self.keys, fence.incarnation, prefix + fence.reason)
-        self.fenced_in.append((self.cycle_id, fence.incarnation))
+        yield from self.stored.fence(fence.incarnation, prefix + fence.reason)
         self.journal(
             journal.NodeFenced(
                 cycle_id=self.cycle_id,

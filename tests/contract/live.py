@@ -12,8 +12,7 @@ from torch.distributed.elastic.agent.server import api as agent_api
 from torch.distributed.elastic.utils import store as store_util
 
 from ft_rendezvous.agent.agent_store import AgentStore
-from ft_rendezvous.config.settings import NodeSettings, RunSettings, Settings
-from ft_rendezvous.config.state_settings import StateSettings
+from ft_rendezvous.config.settings import NodeSettings, RunSettings, Settings, StateSettings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.host.host import Host
@@ -49,7 +48,7 @@ class LiveNode:
 
     def ask(self) -> Future[Place | Verdict | Drained]:
         """Ask for a place, as `next_rendezvous()` does."""
-        return self._run.do(lambda: self.link.next_place())
+        return self._run.do(self.link.next_place)
 
     def train(self, asked: Future[Place | Verdict | Drained]) -> Place:
         place = asked.result(LONG_S)

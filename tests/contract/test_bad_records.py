@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ft_rendezvous.core.model import FORMAT, Arrival, NodeInfo, VerdictKind
+from ft_rendezvous.core.model import STORE_FORMAT, Arrival, NodeInfo, VerdictKind
 from ft_rendezvous.errors import ConfigError, Refused, StoreUnavailable
 from ft_rendezvous.host.host import Host
 from ft_rendezvous.host.serve import new_id
@@ -45,11 +45,11 @@ def framed(record: Arrival) -> bytes:
 JUNK = {
     "garbage": (b"\x00\xffgarbage", "does not decode"),
     "no newline": (framed(arrival_of()).strip() + b"x", "does not decode"),
-    "other version": (framed(arrival_of(v=1)), f"format 1, this run speaks {FORMAT}"),
+    "other version": (framed(arrival_of(v=1)), f"format 1, this run speaks {STORE_FORMAT}"),
     "oversized": (b"\n" + b"x" * 10_000 + b"\n", "10000 bytes"),
     "other cycle": (framed(arrival_of(cycle_id=7)), "written for cycle 7"),
     "number never given": (framed(arrival_of(seq=999)), "was never given"),
-    "nested too deep": (f'\n["arrive",{FORMAT},'.encode() + b"[" * 4000 + b"\n", "does not decode"),
+    "nested too deep": (f'\n["arrive",{STORE_FORMAT},'.encode() + b"[" * 4000 + b"\n", "does not decode"),
 }
 
 
@@ -204,10 +204,10 @@ def test_a_node_that_waited_long_for_its_host_does_not_mistake_it_for_a_stranger
     monkeypatch.setattr(session, "STRANGER_TIMEOUT_S", timeout_s)
     has_waited, was_anonymous = threading.Event(), threading.Event()
 
-    def dial(host: str, port: int, patience_s: float | None = None) -> StoreSocket:
+    def dial(host: str, port: int, call_timeout_s: float | None = None) -> StoreSocket:
         if time.monotonic() > began + 1.2 * timeout_s:
             has_waited.set()
-        return StoreSocket(host, port, patience_s)
+        return StoreSocket(host, port, call_timeout_s)
 
     def read_head(store: object) -> object:
         found = read_really(store)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pytest
 
 from ft_rendezvous.agent.worker_group import Started, Workers, describe_exit
 from ft_rendezvous.agent.worker_messages import AtCheckpoint, Drain, Restart
-from ft_rendezvous.config.settings import caught_signals
+from ft_rendezvous.config.load import caught_signals
 from ft_rendezvous.protocol import journal
 from tests.contract.live import LiveNode, LiveRun, live_run
 

@@ -54,8 +54,8 @@ def cycle_of(role: Role) -> int:
     return 2 if role is Role.AWAITED else 1
 
 
-def told(role: Role, record: Callable[[int], AnyRecord], cycle_id: int | None = None) -> Roster:
-    """A roster with node 1 in this role, after node 1 has said this in the roster's (or the given) cycle."""
+def after_record(role: Role, record: Callable[[int], AnyRecord], cycle_id: int | None = None) -> Roster:
+    """A roster with node 1 in this role, after it wrote this record in the roster's cycle, or in the given one."""
     roster = roster_with(role)
     current = cycle_of(role)
     fences = roster.take(record(cycle_id or current), current, is_open=is_open_in(role))
@@ -78,7 +78,7 @@ def told(role: Role, record: Callable[[int], AnyRecord], cycle_id: int | None = 
     ],
 )
 def test_an_arrival(role: Role, after: Role) -> None:
-    roster = told(role, lambda cycle_id: arrival(1, cycle_id=cycle_id))
+    roster = after_record(role, lambda cycle_id: arrival(1, cycle_id=cycle_id))
     assert role_of(roster, 1) is after
     assert (ONE in roster.arrived) == (after is Role.ARRIVED)
     assert ONE not in roster.awaited
@@ -94,7 +94,7 @@ def test_an_arrival_of_a_hot_spare_in_an_open_cycle() -> None:
 
 @pytest.mark.parametrize("role", list(Role))
 def test_a_withdrawal_ends_an_incarnation_and_says_why(role: Role) -> None:
-    roster = told(role, withdrawal)
+    roster = after_record(role, withdrawal)
     assert role_of(roster, 1) is None
     assert ONE not in roster.arrived
     assert roster.troubles == ([NodesLost(("host1 pid 101",), (0,))] if role is Role.ACTIVE else [])
@@ -103,15 +103,15 @@ def test_a_withdrawal_ends_an_incarnation_and_says_why(role: Role) -> None:
 
 @pytest.mark.parametrize("role", list(Role))
 def test_a_failure_is_a_trouble_if_it_comes_from_an_active(role: Role) -> None:
-    roster = told(role, failure)
+    roster = after_record(role, failure)
     assert role_of(roster, 1) is role
     assert roster.troubles == ([WorkersFailed("host1 pid 101", 0, "exit 1")] if role is Role.ACTIVE else [])
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_a_finish_counts_once_for_whoever_can_have_trained(role: Role) -> None:
-    roster = told(role, finish)
-    # A hot spare may have been an active whose finish is read after the next cycle was sealed without it.
+def test_a_finish_counts_once_for_a_node_that_can_have_trained(role: Role) -> None:
+    roster = after_record(role, finish)
+    # A hot spare may be a former active node. Its finish is read after the next cycle was sealed without it.
     finishes = role in (Role.ACTIVE, Role.AWAITED, Role.HOT_SPARE)
     assert role_of(roster, 1) is (Role.FINISHED if finishes else role)
     assert roster.finished_count == (1 if finishes or role is Role.FINISHED else 0)
@@ -122,7 +122,7 @@ def test_a_finish_counts_once_for_whoever_can_have_trained(role: Role) -> None:
 
 @pytest.mark.parametrize(("role", "outcome"), list(product(Role, Outcome)))
 def test_a_goodbye_ends_an_incarnation(role: Role, outcome: Outcome) -> None:
-    roster = told(role, lambda cycle_id: goodbye(cycle_id, outcome))
+    roster = after_record(role, lambda cycle_id: goodbye(cycle_id, outcome))
     assert role_of(roster, 1) is None
     assert roster.is_known(ONE)
     assert ONE not in roster.arrived
@@ -242,13 +242,13 @@ def test_a_replaced_active_is_lost_to_its_world() -> None:
 
 
 def test_a_process_that_lost_touch_does_not_throw_out_the_one_started_in_its_place() -> None:
-    """It was frozen, an operator started its successor, it thaws: the successor is the newer start."""
+    """The node was frozen, an operator started it again, then it thaws: the second process is the newer start."""
     roster = sealed_roster([2])
     roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
     back = arrival(1, cycle_id=5, seq=9, info=node(1, infra_rank=7, addr="gpu7"))
     (fence,) = roster.take(back, 1, is_open=False)
     assert (fence.incarnation, fence.cause.is_refusal) == (ONE, True)
-    assert fence.reason == "infra rank 7 at gpu7 pid 103 was started in its place while it was out of touch"
+    assert fence.reason == "infra rank 7 at gpu7 pid 103 was started later, in the place of this node"
     assert role_of(roster, 3) is Role.HOT_SPARE
 
 
@@ -441,7 +441,7 @@ def test_an_operator_finds_nodes_by_infra_rank_address_or_process() -> None:
     assert roster.find("2") == [TWO]
     assert roster.find("shared") == [ONE, TWO]
     assert roster.find("shared:101") == [ONE]
-    assert roster.find("nobody") == []
+    assert roster.find("unknown") == []
     roster.take(arrival(4, info=node(4, addr="unranked")), 1, is_open=True)
     assert roster.find("None") == []
 
@@ -467,7 +467,7 @@ def test_a_failure_of_the_world_can_be_charged_also_after_the_next_cycle_has_ope
     assert roster.failure_of(timed(1)) == note
     assert roster.failure_of(timed(2)) is None, "no world of that cycle"
     assert roster.failure_of(timed(1, 3)) is None, "a standby has no workers"
-    assert roster.failure_of(timed(1, 7)) is None, "nobody knows it"
+    assert roster.failure_of(timed(1, 7)) is None, "it is not a member"
 
 
 def test_blame_goes_to_the_infra_rank_else_to_an_address_of_its_own_else_to_the_incarnation() -> None:
@@ -483,3 +483,18 @@ def test_blame_goes_to_the_infra_rank_else_to_an_address_of_its_own_else_to_the_
         incarnation(3),
         incarnation(4),
     ]
+
+
+def test_unfit_nodes_that_were_replaced_do_not_count_for_ever() -> None:
+    """Losing a rack later must not end a run for nodes that were replaced long ago."""
+    roster = Roster(max_nodes=3)
+    for number in (1, 2, 3):
+        roster.take(arrival(number), 1, is_open=True)
+    for number in (1, 2):
+        bad, fresh = arrival(number), arrival(number + 10)
+        roster.take(
+            Withdrawal(cycle_id=1, incarnation=bad.incarnation, node=bad.node, reason="a bad GPU"), 1, is_open=True
+        )
+        assert len(roster.unhealthy) == 1
+        roster.take(fresh, 1, is_open=True)
+        assert roster.unhealthy == {}

@@ -1,6 +1,6 @@
 """A run in one thread: a coordinator and nodes, driven step by step on any store that performs at once.
 
-Owns a clock that moves only when told, and plays each node's agent: it stops workers when they must stop, asks for
+It has a clock that moves only on command, and plays each node's agent: it stops workers when they must stop, asks for
 the next place, enters the exit barrier and says goodbye. Performs no blocking read before its key is there.
 """
 
@@ -22,7 +22,7 @@ from ft_rendezvous.protocol.participant import Participant, Place
 
 EPOCH = "0123456789abcdef"
 ENDLESS = 10_000
-"""Steps after which a cluster that does not come to rest is considered to be caught in a loop."""
+"""A cluster that does not come to rest after this many steps is in a loop."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Node:
         self.place: Place | None = None
         self.outcome: Verdict | FtError | Outcome | None = None
         self.is_busy = False
-        """Its agent takes its time to stop the workers."""
+        """Its agent is slow to stop the workers."""
         self.is_frozen = False
         self.is_hung = False
         self.is_gone = False
@@ -74,14 +74,14 @@ class Node:
         self._ask()
 
     def finish(self) -> None:
-        """Its workers end well: into the exit barrier, as torch's agent does it."""
+        """Its workers end well: the node enters the exit barrier, as torch's agent does."""
         assert self.place is not None, f"{self.name} does not train"
         place, self.has_finished = self.place, True
         perform_move(self.store, self.participant.finish(place.cycle_id))
         self._routine = self.participant.await_verdict()
 
     def save(self) -> None:
-        """Its workers say that they have written a checkpoint."""
+        """Its workers report a checkpoint."""
         assert self.place is not None, f"{self.name} does not train"
         perform_move(self.store, self.participant.tell_checkpoint(self.place.cycle_id))
 
@@ -89,7 +89,9 @@ class Node:
         if self.participant.incarnation:
             perform_move(self.store, self.participant.goodbye(outcome, reason))
         if self.cluster.verdict is not None:
-            self.cluster.wake_at = self.cluster.clock()  # Nobody rings any more: a closed run is looked at often.
+            self.cluster.wake_at = (
+                self.cluster.clock()
+            )  # No bell rings any more: the coordinator looks often at a closed run.
         self.is_gone = True
 
     def kill(self) -> None:
@@ -119,7 +121,7 @@ class Node:
         return True
 
     def _speak(self) -> bool:
-        """Carry the routine until it ends or waits for a change."""
+        """Run the routine until it ends or waits for a change."""
         if self._routine is None:
             return False
         reply, did_anything = None, False
@@ -195,11 +197,11 @@ class Cluster:
     on_entry: Callable[[Entry], None] = lambda _: None
     on_news: Callable[[Node, Place | Verdict | FtError], None] = lambda _node, _news: None
     store_for: Callable[[str], Store] | None = None
-    """A node's own connection, where it is not the coordinator's."""
+    """A node's own connection, if it is not the coordinator's."""
     clock: Clock = field(default_factory=Clock)
     nodes: dict[str, Node] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    """Who is who, by incarnation."""
+    """The name of each node, by incarnation."""
     pids: int = 0
 
     def __post_init__(self) -> None:
@@ -246,7 +248,7 @@ class Cluster:
     # --- time ---------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let everybody act until nobody can without time passing."""
+        """Let all nodes act until none can act before time passes."""
         for _ in range(ENDLESS):
             did_node = [node.step() for node in list(self.nodes.values())]
             if not (self._coordinate() or any(did_node)):

@@ -39,14 +39,17 @@ from ft_rendezvous.core.node_step import Progress, TakeSeat, decide_step
 from ft_rendezvous.core.placement import place
 from ft_rendezvous.core.roster import Fence, FenceCause, Member, Roster
 from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
+from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.protocol import codec, coordinator, operations, participant
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.coordinator import Coordinator
-from ft_rendezvous.protocol.membership import Registry
+from ft_rendezvous.protocol.membership import Membership
 from ft_rendezvous.protocol.node_loop import NodeLoop
 from ft_rendezvous.protocol.ops import CHANGED, Check, Delete, Get, Move, MultiSet
 from ft_rendezvous.protocol.ops import Routine as NodeRoutine
 from ft_rendezvous.protocol.participant import Participant
+from ft_rendezvous.protocol.stored_cycles import StoredCycles
+from ft_rendezvous.store.worker_store import Bootstrap
 from tests.sim import checkers
 from tests.sim.checkers import Checker
 from tests.sim.host import SimHost
@@ -130,7 +133,7 @@ def first_free_cycle_id() -> AbstractContextManager[Any]:
     original = Coordinator._open
 
     def _open(self: Coordinator, why: AnyWhy) -> Move[None]:
-        if self.registry.readers:
+        if self.stored.readers:
             free = 1
             while (yield Check([self.keys.arrived(free)])):
                 free += 1
@@ -211,25 +214,25 @@ def deaf_after_one_lease() -> AbstractContextManager[Any]:
 def dead_still_placed() -> AbstractContextManager[Any]:
     """The lease is judged, the fence is written, and the roster is not told."""
 
-    def _drop(self: Registry, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
+    def _drop(self: Membership, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
         name = self.roster.members[incarnation].name
         yield from self.fence(Fence(incarnation, name, cause, reason))
 
-    return patch.object(Registry, "_drop", _drop)
+    return patch.object(Membership, "_drop", _drop)
 
 
 @_variant("no_dead_incarnation_placed", focus=("crash", "pause", "start_another"))
 def leases_only_in_training() -> AbstractContextManager[Any]:
     """Nobody judges the lease of a node that waits for the seal."""
-    original = Registry._drop
+    original = Membership._drop
 
-    def _drop(self: Registry, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
+    def _drop(self: Membership, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
         if self.roster.members[incarnation].role is not Role.ARRIVED:
             yield from original(self, incarnation, cause, reason)
         else:
             self.leases.leases[incarnation].seen_at = self.clock()
 
-    return patch.object(Registry, "_drop", _drop)
+    return patch.object(Membership, "_drop", _drop)
 
 
 @_variant("fenced_nodes_stop")
@@ -278,16 +281,16 @@ def last_read_start_wins() -> AbstractContextManager[Any]:
 @_variant("no_live_node_is_dropped", focus=("pause_coordinator", "pause_coordinator_at_a_call"))
 def one_look_per_lease() -> AbstractContextManager[Any]:
     """A coordinator that plans to look seldom cannot tell its own pause from a node's silence."""
-    original = Registry.judge_leases
+    original = Membership.judge_leases
 
-    def judge_leases(self: Registry, published: int) -> Move[None]:
+    def judge_leases(self: Membership, published: int) -> Move[None]:
         before = self.leases.looked_at
         yield from original(self, published)
         if self.leases.looked_at is not None and self.leases.looked_at != before:
             self.look_gap_s = self.settings.lease_s
             self.next_look_at = self.leases.looked_at + self.look_gap_s
 
-    return patch.object(Registry, "judge_leases", judge_leases)
+    return patch.object(Membership, "judge_leases", judge_leases)
 
 
 # --- who counts -------------------------------------------------------------------------------------
@@ -592,10 +595,43 @@ def verdict_only_by_ear() -> AbstractContextManager[Any]:
     return patch.object(Participant, "await_verdict", await_verdict)
 
 
-@_variant("no_live_node_is_dropped", focus=("cut",))
+@_variant("resets_cost_nothing", focus=("cut",))
 def lost_listener_is_not_replaced() -> AbstractContextManager[Any]:
     """A node whose listener has lost its connection goes on beating, and hears no event any more."""
     return patch.object(NodeLoop, "lose_listener", lambda self, error: None)
+
+
+@_variant("resets_cost_nothing", focus=("cut",))
+def mended_without_a_listener() -> AbstractContextManager[Any]:
+    """A node connects again, and does not listen over the new connection."""
+    original = NodeLoop._mend
+
+    def _mend(self: NodeLoop, error: StoreUnavailable) -> Any:
+        listen, self._on_listen = self._on_listen, lambda: None
+        try:
+            return (yield from original(self, error))
+        finally:
+            self._on_listen = listen
+
+    return patch.object(NodeLoop, "_mend", _mend)
+
+
+@_variant("worker_stores_are_new", focus=("pause", "pause_at_a_call", "partition"))
+def socket_kept_for_the_next_cycle() -> AbstractContextManager[Any]:
+    """A socket that this node did not serve is announced again, though an earlier seal may have named it."""
+    original = Bootstrap.hold
+    return patch.object(Bootstrap, "hold", lambda self, cycle_id: original(self, self._cycle_id or cycle_id))
+
+
+@_variant("nobody_gives_up_on_a_live_store", focus=("cut",))
+def one_reset_is_enough() -> AbstractContextManager[Any]:
+    """A node that has lost its connection does not try again."""
+
+    def _mend(self: NodeLoop, error: StoreUnavailable) -> Any:
+        raise error
+        yield
+
+    return patch.object(NodeLoop, "_mend", _mend)
 
 
 @_variant("converges", focus=("pause", "pause_at_a_call", "pause_between_events"))
@@ -635,7 +671,7 @@ class _LateBell(SimHost):
 @contextmanager
 def bell_deleted_after_the_look() -> Iterator[None]:
     """With nothing but the bell to make the coordinator read, a ring between look and deletion is lost."""
-    original = Registry.read
+    original = StoredCycles.read
     hosts: list[_LateBell] = []
     original_init = _LateBell.__init__
 
@@ -643,12 +679,12 @@ def bell_deleted_after_the_look() -> Iterator[None]:
         hosts[:] = [self]
         original_init(self, *args)
 
-    def read(self: Registry) -> Move[list[AnyRecord]]:
+    def read(self: StoredCycles) -> Move[operations.Reading]:
         if hosts[0].is_due or self.disagrees_since is not None:
             return (yield from original(self))
-        return []
+        return operations.Reading([], [])
 
-    with patch.object(Registry, "read", read), patch.object(_LateBell, "__init__", __init__):
+    with patch.object(StoredCycles, "read", read), patch.object(_LateBell, "__init__", __init__):
         yield
 
 

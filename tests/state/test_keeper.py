@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ft_rendezvous.config.state_settings import StateSettings
+from ft_rendezvous.config.settings import StateSettings
 from ft_rendezvous.core.model import Placement
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.host import serve as serve_module

@@ -1,4 +1,4 @@
-"""What the tests of the worker's side share: a clean environment, and a door that is closed at the end."""
+"""Shared by the tests of the worker's side: a clean environment, and an inbox that is closed at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.worker.inbox_rig import ENVIRON, InboxRig
 
 @pytest.fixture(autouse=True)
 def _no_worker_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests themselves may run below an agent."""
+    """The tests themselves may run under an agent."""
     for name in os.environ:
         if name in ENVIRON or (name.startswith("FT_") and name != "FT_NO_SKIPS"):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""Both sides of a door, for tests: one that keeps what it hears, and what a worker finds in its environment."""
+"""Both sides of an inbox, for tests: an inbox that keeps its messages, and the environment of a worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENVIRON = {
     "LOCAL_RANK": "2",
     "ROLE_NAME": "trainer",
 }
-"""What a worker finds, beside the address of the door."""
+"""The environment of a worker, without the address of the inbox."""
 
 
 class InboxRig:
@@ -37,17 +37,17 @@ class InboxRig:
         return {**ENVIRON, "FT_DOOR": self.door.address}
 
     def hear(self) -> Message:
-        """The next message; fails if none comes."""
+        """The next message. Fails if none comes."""
         return self._heard.get(timeout=WAIT_S)
 
     def close(self) -> list[Message]:
-        """Close the door; what came through it that nobody has heard."""
+        """Close the inbox. Returns the messages that no test has read."""
         self.door.close()
         return [self._heard.get() for _ in range(self._heard.qsize())]
 
 
 def send(address: str, data: bytes, attached: bytes | None = None) -> None:
-    """Lay anything at a door, with descriptors attached if so wished; waits while the door is full."""
+    """Send any bytes to an inbox, with descriptors attached if wanted. Waits while the inbox is full."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, attached)] if attached is not None else []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.sendmsg([data], rights, 0, socket_name(address))

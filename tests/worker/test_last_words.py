@@ -1,4 +1,4 @@
-"""What a worker that failed wrote last."""
+"""The last line that a failed worker wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker knows who it is and can tell its agent; where there is no agent, nothing happens."""
+"""A worker knows its place and can send messages to its agent. Without an agent, nothing happens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ input()
 """
 
 
-# --- who this worker is -----------------------------------------------------------------------------
+# --- the place of this worker -----------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("worker_inbox")
@@ -70,7 +70,7 @@ def test_elsewhere_there_is_no_info() -> None:
     ("name", "value"), [("FT_CYCLE_ID", None), ("FT_CYCLE_ID", "x"), ("RANK", "-1"), ("RANK", "²")]
 )
 def test_half_an_environment_is_none(name: str, value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent's own environment, say, has the cycle and no rank."""
+    """For example, the environment of an agent has the cycle and no rank."""
     if value is None:
         monkeypatch.delenv(name)
     else:
@@ -103,7 +103,7 @@ def test_telling_leaves_no_descriptor(worker_inbox: InboxRig) -> None:
     assert open_fds() < before, "only the door's own is gone"
 
 
-# --- nobody to tell ---------------------------------------------------------------------------------
+# --- no agent ---------------------------------------------------------------------------------
 
 
 @by_call
@@ -118,7 +118,7 @@ def test_without_this_backend_nothing_happens(call: Callable[[], bool]) -> None:
     ("name", "value"),
     [
         ("FT_DOOR", ""),
-        ("FT_DOOR", "@ft-rendezvous/nobody"),
+        ("FT_DOOR", "@ft-rendezvous/gone"),
         ("FT_DOOR", "@" + "x" * 200),
         ("FT_DOOR", "/tmp/door"),
         ("FT_DOOR", "@\udcff"),
@@ -149,7 +149,7 @@ def test_a_killed_agent_is_not_told(call: Callable[[], bool], monkeypatch: pytes
     assert not call()
 
 
-def test_a_full_door_drops_the_message_and_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_inbox_drops_the_message_and_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Message] = []
     goes_on = threading.Event()
 
@@ -161,19 +161,19 @@ def test_a_full_door_drops_the_message_and_holds_nobody(monkeypatch: pytest.Monk
     try:
         for name, value in {**ENVIRON, "FT_DOOR": door.address}.items():
             monkeypatch.setenv(name, value)
-        told = sum(1 for _ in itertools.takewhile(lambda no: worker.request_restart(str(no)), itertools.count()))
-        assert told > 0
+        sent = sum(1 for _ in itertools.takewhile(lambda no: worker.request_restart(str(no)), itertools.count()))
+        assert sent > 0
     finally:
         goes_on.set()
         door.close()
-    assert [message.reason for message in heard if isinstance(message, Restart)] == [str(no) for no in range(told)]
+    assert [message.reason for message in heard if isinstance(message, Restart)] == [str(no) for no in range(sent)]
 
 
 # --- what it costs ----------------------------------------------------------------------------------
 
 
 def test_the_import_is_cheap() -> None:
-    """A fresh interpreter loads the standard library and a handful of small modules of ours."""
+    """A fresh interpreter loads the standard library and a few small modules of ours."""
     program = "import sys; before = set(sys.modules); import ft_rendezvous.worker; print(*set(sys.modules) - before)"
     loaded = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=True).stdout.split()
     foreign = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names}

@@ -1,4 +1,4 @@
-"""The door passes on what workers of this user say, ignores everything else, and closes without a trace."""
+"""The inbox passes on messages of this user's workers, ignores all else, and leaves nothing behind when it closes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """Whatever happened in a test, neither a thread nor a descriptor outlives its door."""
+    """After a test, no thread and no descriptor of its inbox is left."""
     before, others = open_fds(), threads()
     yield
     assert threads() == others
@@ -86,7 +86,7 @@ def test_a_message_may_fill_the_datagram(inbox: InboxRig) -> None:
 
 
 def test_another_user_is_not_heard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """To become another user takes rights; so here the door belongs to another, and the kernel tells it who we are."""
+    """A test may not become another user. So here the inbox expects another user, and the kernel names ours."""
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
     inbox = InboxRig()

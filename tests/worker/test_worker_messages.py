@@ -1,4 +1,4 @@
-"""Whatever comes in a datagram is a message or a fault, and a reason is always one clean line."""
+"""Every datagram is a message or a fault, and a reason is always one clean line."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_reason_is_one_short_printable_line_that_can_be_encoded(text: str) -> 
     assert one_line(line.encode().decode()) == line.strip()
 
 
-def test_the_door_cleans_and_cuts_a_reason_whoever_sent_it() -> None:
+def test_the_inbox_cleans_and_cuts_every_reason() -> None:
     message = decode(json.dumps({**GOOD, "reason": "two\nlines \ud800 \x1b[31m" + "x" * 1000}).encode())
     assert isinstance(message, Restart)
     assert message.reason.startswith("two lines ? [31mxxx")

@@ -1,0 +1,97 @@
+"""What of a run is in the store: logs that the coordinator still reads, and keys that it has yet to delete.
+
+Owns the readers of the logs and the list of keys to delete. Written as moves, so it performs nothing itself. Decides
+nothing about the run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ft_rendezvous.core.model import Opened, View
+from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.ops import Clock, Move
+
+ANSWER_RETENTION_S = 60.0
+"""How long an answer waits to be read."""
+
+
+@dataclass(slots=True)
+class StoredCycles:
+    """The cycles of a run whose keys are in the store, oldest first."""
+
+    keys: Keys
+    clock: Clock
+    readers: list[operations.LogReader] = field(init=False, default_factory=list)
+    """Readers of the current cycle's log, and of those before it that are not deleted."""
+    disagrees_since: float | None = field(init=False, default=None)
+    """Since when counts and records of the current cycle have disagreed."""
+    opened_by: dict[int, int] = field(init=False, default_factory=dict)
+    """The event that opened each cycle whose keys are still in the store."""
+    deleted_events: int = field(init=False, default=0)
+    fences: list[tuple[int, str]] = field(init=False, default_factory=list)
+    """Incarnations whose fence is in the store, and the cycle in which they were fenced."""
+    answers: deque[tuple[float, str]] = field(init=False, default_factory=deque)
+    """When which request was answered. The operator deletes the answer, unless it left before."""
+
+    @property
+    def arrivals_counted(self) -> int:
+        """How many arrivals the current cycle has counted."""
+        return self.readers[-1].arrivals_counted
+
+    def begin_cycle(self, opened: Opened) -> None:
+        """Read another log from now on. The one before it is still read: a node may be late."""
+        self.readers.append(operations.LogReader(opened.cycle_id, opened.shards))
+        self.opened_by[opened.cycle_id] = opened.no
+        self.disagrees_since = None
+
+    def read(self) -> Move[operations.Reading]:
+        """Read all logs once. Returns what is new."""
+        reading = yield from operations.read_logs(self.keys, self.readers)
+        if self.readers[-1].is_consistent:
+            self.disagrees_since = None
+        elif self.disagrees_since is None:
+            self.disagrees_since = self.clock()
+        return reading
+
+    def fence(self, incarnation: str, reason: str) -> Move[None]:
+        """End an incarnation. Its fence stays until the cycle's keys are deleted."""
+        yield from operations.fence(self.keys, incarnation, reason)
+        self.fences.append((self.readers[-1].cycle_id, incarnation))
+
+    def note_answer(self, request: str) -> None:
+        """A request was answered: delete the answer later."""
+        self.answers.append((self.clock(), request))
+
+    def may_delete(self, view: View, published_before: int) -> bool:
+        """Whether `sweep` may find events or cycles to delete; only then must it know what nodes have read."""
+        return published_before - 1 > self.deleted_events or self._is_old(self.readers[0].cycle_id, view)
+
+    def delete_read(self, view: View, published_before: int, acted: int) -> Move[None]:
+        """Delete events that every live node has acted upon, and cycles that no node can look back to.
+
+        `acted` is the newest event that every live node has acted upon, `published_before` the last event that was
+        published before the logs were last read. A newcomer writes its arrival before it reads the head. So a newcomer
+        that is not in that read starts from that event or a later one: those are kept. A log is read once more after
+        its second successor opened, because a newcomer may have written there until then.
+        """
+        done = min(acted, published_before - 1)
+        yield from operations.delete_events(self.keys, self.deleted_events + 1, done, view.opened.channels)
+        self.deleted_events = max(self.deleted_events, done)
+        readers = self.readers
+        while self._is_old(readers[0].cycle_id, view) and self.opened_by[readers[0].cycle_id + 1] <= acted:
+            old = readers.pop(0)
+            del self.opened_by[old.cycle_id]
+            yield from operations.delete_cycle(self.keys, old.cycle_id, old.shards)
+
+    def delete_old(self) -> Move[None]:
+        """Delete the fences of deleted cycles, and answers that no operator came for."""
+        while self.fences and self.fences[0][0] < self.readers[0].cycle_id:
+            yield from operations.end_fence(self.keys, self.fences.pop(0)[1])
+        while self.answers and self.answers[0][0] + ANSWER_RETENTION_S < self.clock():
+            yield from operations.delete_answer(self.keys, self.answers.popleft()[1])
+
+    def _is_old(self, cycle_id: int, view: View) -> bool:
+        return view.sealed is not None and cycle_id < view.cycle_id - 1
