@@ -3,11 +3,13 @@
 The store serves one operation at a time. The coordinator decides in one thread. Each waits for the other. So the time
 to form is a sum, with the costs of this machine, from the moment when all nodes are connected:
 
-    arrive     N x (2 `add`, `append`, `get` of the head)                       the store
+    arrive     N x (`compare_set`, `add`, `append`, `get` of the head)          the store
     decide     logs, `check` and `multi_get` of N beats, `multi_set` of the     both, in turn
                seal; N x (decode, admit, place, seat, encode)
     hear       N x (blocked `get` of the seal, woken)                           the store
     latency    the round trips of the last node, and of the coordinator         the network
+
+The model takes a `compare_set`, by which a node beats, to cost as much as an `add`.
 
 The model leaves out: beats while the world forms (the page shows their share of the store's time), earlier looks of the
 coordinator (the measured time of the store host includes them), phases that overlap, a network slower than loopback,

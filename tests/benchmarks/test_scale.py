@@ -69,7 +69,7 @@ def test_a_node_performs_what_the_model_counts() -> None:
         while True:
             performed.append(type(op).__name__)
             op = move.send(1)
-    assert Counter(performed) == {"Add": 2, "Append": 1, "Get": 2}
+    assert Counter(performed) == {"CompareSet": 1, "Add": 1, "Append": 1, "Get": 2}
 
 
 def test_costs_are_measured_and_told() -> None:

@@ -65,7 +65,7 @@ def test_serve_tells_a_failed_run_by_its_exit_code(shell: Shell) -> None:
         env={},
     )
     session = open_session(settings, NodeInfo(addr="localhost", pid=1))
-    verdict = session.link.run(session.link.participant.next_place(), patience_s=60)
+    verdict = session.link.next_place()
     session.link.leave(Outcome.LEFT, "the run is closed")
     session.bootstrap.release()
     assert isinstance(verdict, Verdict)

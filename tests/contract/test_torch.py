@@ -38,6 +38,7 @@ from ft_rendezvous.config.settings import NodeSettings, Settings, parse_settings
 from ft_rendezvous.core.model import NodeInfo, Verdict, VerdictKind
 from ft_rendezvous.core.seats import rank_workers
 from ft_rendezvous.errors import ConfigError, FtError, StoreUnavailable
+from ft_rendezvous.protocol.node_policy import ends_well
 from ft_rendezvous.protocol.participant import Place
 from tests.contract.benches import LONG_S
 from tests.contract.live import LiveNode, LiveRun, live_run
@@ -192,7 +193,7 @@ def test_a_node_whose_workers_ended_well_succeeds_only_with_its_run(
     """Torch's agent swallows every error of its exit barrier and would exit 0."""
     handler = our_handler()
     handler._session = SimpleNamespace(
-        link=SimpleNamespace(verdict=verdict, participant=SimpleNamespace(is_going=False))
+        link=SimpleNamespace(verdict=verdict, ends_well=lambda verdict: ends_well(verdict, is_going=False))
     )  # type: ignore[assignment]
     torch_patches.install(FtRendezvousHandler)
     agent = Agent(handler, lambda: RunResult(WorkerState.SUCCEEDED))

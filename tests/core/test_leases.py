@@ -217,12 +217,11 @@ def test_events_are_kept_until_the_slowest_live_node_has_them(
 @given(read=st.lists(st.integers(min_value=0, max_value=3), min_size=1, max_size=50))
 def test_a_beat_counter_carries_the_newest_event_read_and_still_counts_beats(read: list[int]) -> None:
     pulse = Pulse(LEASE_S, alive_until=LEASE_S)
-    counter = no = 0
+    no = 0
     for beats, more in enumerate(read, start=1):
         no += more
-        amount = pulse.next_amount(no)
-        counter += amount
-        pulse.take_reply(amount, counter, sent_at=0.0)
+        counter = pulse.next_counter(no)
+        pulse.take_reply(counter, counter, sent_at=0.0)
         assert acknowledged(counter) == no
         assert counter & ((1 << ACK_SHIFT) - 1) == beats
     assert not pulse.is_fenced
@@ -241,9 +240,9 @@ def test_trust_lasts_a_lease_from_when_the_acknowledged_beat_was_sent() -> None:
 @pytest.mark.parametrize("reply", [0, 1, 3, -1, 1 << ACK_SHIFT])
 def test_any_other_reply_ends_an_incarnation_for_good(reply: int) -> None:
     pulse = Pulse(LEASE_S, alive_until=LEASE_S, counter=1)
-    pulse.take_reply(1, reply, sent_at=1.0)
+    pulse.take_reply(2, reply, sent_at=1.0)
     assert not pulse.is_trusted(1.0)
-    pulse.take_reply(1, 3, sent_at=2.0)
+    pulse.take_reply(2, 2, sent_at=2.0)
     assert not pulse.is_trusted(2.0)
 
 
@@ -275,17 +274,18 @@ def test_a_node_stops_trusting_its_place_no_later_than_the_coordinator_drops_it(
 
     leases = table()
     leases.grant("a", 0.0)
-    counter, reply, dropped_at = 1, 0, None
+    counter, found, dropped_at = 1, 0, None
     for at, _, what, sent_at in sorted(steps):
         if what == "perform":
-            counter += 1
-            reply = counter
+            # Compare and set: a counter that was taken away stays away, and the expectation is returned.
+            counter = pulse.next_counter(0) if dropped_at is None else pulse.counter
+            found = counter
         elif what == "reply":
-            pulse.take_reply(1, reply, sent_at)
+            pulse.take_reply(pulse.next_counter(0), found, sent_at)
         elif dropped_at is None:
             leases.observe({"a": counter}, at, 2.0, 0)
             if leases.judge_leases(at):
-                dropped_at, counter = at, 0
+                dropped_at = at
         if dropped_at is not None:
             assert not pulse.is_trusted(at)
 

@@ -6,7 +6,7 @@ the next place, enters the exit barrier and says goodbye. Performs no blocking r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,8 @@ from ft_rendezvous.errors import FtError
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.journal import Entry
-from ft_rendezvous.protocol.ops import Check, Delete, Get, Store, perform_move
-from ft_rendezvous.protocol.participant import Changed, Flow, Participant, Place
+from ft_rendezvous.protocol.ops import Check, Delete, Get, Op, Rest, Routine, Store, perform_move
+from ft_rendezvous.protocol.participant import Participant, Place
 
 EPOCH = "0123456789abcdef"
 ENDLESS = 10_000
@@ -50,9 +50,10 @@ class Node:
         self.has_finished = False
         self.starts = 0
         self.next_beat_at = cluster.clock()
-        self._flow: Flow[Any] | None = None
-        self._watch: Generator[Any, Any, None] | None = None
-        self._awaits: Get | None = None
+        self._routine: Routine[Any] | None = None
+        self._watch: Routine[None] | None = None
+        self._awaits: Op | Rest | None = None
+        """What the watch asked for last."""
         self.participant = Participant(
             epoch=EPOCH,
             node=info,
@@ -77,7 +78,7 @@ class Node:
         assert self.place is not None, f"{self.name} does not train"
         place, self.has_finished = self.place, True
         perform_move(self.store, self.participant.finish(place.cycle_id))
-        self._flow = self.participant.await_verdict()
+        self._routine = self.participant.await_verdict()
 
     def save(self) -> None:
         """Its workers report a checkpoint."""
@@ -111,28 +112,31 @@ class Node:
                 perform_move(self.store, self.participant.beat())
 
     def _listen(self) -> bool:
-        if self._awaits is None or self._watch is None or not self.cluster.exists(self._awaits.key):
+        if isinstance(self._awaits, Rest):
+            self._advance_watch(None)
+            return not isinstance(self._awaits, Rest)
+        if not isinstance(self._awaits, Get) or not self.cluster.exists(self._awaits.key):
             return False
         self._advance_watch(self.store.perform(self._awaits))
         return True
 
     def _speak(self) -> bool:
-        """Run the flow until it ends or waits for a change."""
-        if self._flow is None:
+        """Run the routine until it ends or waits for a change."""
+        if self._routine is None:
             return False
         reply, did_anything = None, False
         while True:
             try:
-                op = self._flow.send(reply)
+                op = self._routine.send(reply)
             except StopIteration as stop:
-                self._flow = None
+                self._routine = None
                 self._take(stop.value)
                 return True
             except FtError as error:
-                self._flow, self.outcome, self.is_gone = None, error, True
+                self._routine, self.outcome, self.is_gone = None, error, True
                 self.cluster.tell(self, error)
                 return True
-            if isinstance(op, Changed):
+            if isinstance(op, Rest):
                 return did_anything
             reply, did_anything = self.store.perform(op), True
 
@@ -149,7 +153,7 @@ class Node:
 
     def _ask(self) -> None:
         self.place = None
-        self._flow = self.participant.next_place()
+        self._routine = self.participant.next_place()
 
     def _take(self, result: Place | Verdict | Drained) -> None:
         if isinstance(result, Drained):

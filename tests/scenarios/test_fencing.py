@@ -8,6 +8,7 @@ import pytest
 
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.errors import Refused
+from ft_rendezvous.protocol import operations
 from ft_rendezvous.protocol.ops import MultiGet, perform_move
 from ft_rendezvous.protocol.participant import Place
 from tests.scenarios.simulated_cluster import Cluster
@@ -81,7 +82,7 @@ def test_the_place_of_a_fenced_node_is_given_away_at_once(fenced_late: Cluster) 
     assert {name: place.rank for name, place in places.items() if isinstance(place, Place)} == {"a": 0, "s": 1}
 
 
-def test_a_beat_that_a_fenced_node_brings_back_is_cleaned_up() -> None:
+def test_a_late_beat_of_a_fenced_node_does_not_bring_its_counter_back() -> None:
     cluster = running_cluster()
     store = cluster.store
     assert isinstance(store, SimStore)
@@ -91,6 +92,22 @@ def test_a_beat_that_a_fenced_node_brings_back_is_cleaned_up() -> None:
     dead_beat = cluster.coordinator.keys.beat(late.participant.incarnation)
     assert dead_beat not in store.data
     perform_move(store, late.participant.beat())
+    assert late.participant.pulse.is_fenced
+    assert dead_beat not in store.data
+
+
+def test_a_first_beat_that_comes_after_the_fence_is_cleaned_up() -> None:
+    """A first beat expects no counter, so it makes one, even after the coordinator has ended the incarnation."""
+    cluster = running_cluster()
+    store = cluster.store
+    assert isinstance(store, SimStore)
+    late = cluster.nodes["b"]
+    late.is_frozen = True
+    cluster.advance(SETTINGS.lease_s + 1)
+    incarnation = late.participant.incarnation
+    dead_beat = cluster.coordinator.keys.beat(incarnation)
+    assert dead_beat not in store.data
+    perform_move(store, operations.beat(cluster.coordinator.keys, incarnation, 0, 1))
     assert dead_beat in store.data
     late.kill()
     for _ in range(4):
