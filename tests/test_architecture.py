@@ -54,12 +54,6 @@ REACHES_INTO_TORCH = ("agent/torch_patches.py", "agent/agent_store.py")
 CATCHERS: tuple[str, ...] = ("agent/handler.py", "agent/worker_inbox.py", "agent/nvidia_health.py", "host/host.py")
 CATCHERS += ("node/threads.py", "protocol/node_loop.py", "state/record/recorder.py", "state/web/live_run.py")
 
-KNOWN_DUPLICATES = {
-    *("Answer", "Asked", "Check", "Drain", "Endpoint", "Failure", "Glimpse", "Line", "LogReader", "Member", "Node"),
-    *("Phase", "Place", "Plan", "Report", "Run", "Seen", "Source", "Told", "View", "Visitor", "_Version"),
-}
-"""Class names that still stand for several things. A name may leave this set; no name may enter it."""
-
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
@@ -232,8 +226,7 @@ def test_no_class_name_stands_for_two_things() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(f"{name_of(path)}:{node.lineno}")
-    repeated = {name: places for name, places in homes.items() if len(places) > 1}
-    assert {name: places for name, places in repeated.items() if name not in KNOWN_DUPLICATES} == {}
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
 
 
 def handlers_of_everything(path: Path) -> list[ast.ExceptHandler]:

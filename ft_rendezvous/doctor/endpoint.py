@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from ft_rendezvous.doctor.facts import Attempt, EndpointFacts, EndpointState, LiveRun, Lookup
+from ft_rendezvous.doctor.facts import Attempt, EndpointFacts, EndpointState, Lookup, RunningRun
 from ft_rendezvous.doctor.lookups import LOOKUP_TIMEOUT_S, ask_all, name_of
 from ft_rendezvous.errors import ConfigError, ProtocolBug, StoreUnavailable
 from ft_rendezvous.protocol import operations
@@ -106,7 +106,7 @@ def look_at_endpoint(host: str, port: int) -> EndpointFacts:
         store.close()
     if head is None:
         return EndpointFacts(state=EndpointState.OTHER_STORE, detail="a TCPStore of another program, no ft rendezvous")
-    run = LiveRun(
+    run = RunningRun(
         run_id=head.run_id,
         cycle_id=head.view.cycle_id,
         is_sealed=head.view.sealed is not None,

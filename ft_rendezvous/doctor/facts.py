@@ -143,7 +143,7 @@ class EndpointState(StrEnum):
     UNKNOWN_HOST = "unknown-host"
 
 
-class LiveRun(Fact, frozen=True, kw_only=True):
+class RunningRun(Fact, frozen=True, kw_only=True):
     run_id: str
     cycle_id: int
     is_sealed: bool
@@ -155,7 +155,7 @@ class LiveRun(Fact, frozen=True, kw_only=True):
 class EndpointFacts(Fact, frozen=True, kw_only=True):
     state: EndpointState
     detail: str = ""
-    run: LiveRun | None = None
+    run: RunningRun | None = None
 
 
 class Attempt(Fact, frozen=True, kw_only=True):

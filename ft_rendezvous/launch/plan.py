@@ -54,7 +54,7 @@ def make_run(
     conf = {**{key: value for key, value in ours.items() if key not in given}, **options.conf}
     env = {"FT_STATE_TOKEN": options.state_token}
     settings = parse_settings(
-        endpoint=endpoint, run_id=run_id, min_nodes=sizes[0], max_nodes=sizes[1], conf=conf, env=env
+        endpoint=endpoint, run_id=run_id, min_nodes=sizes[0], max_nodes=sizes[1], conf={**ours, **given}, env=env
     )
     assert settings.node.verdict_file is not None
     return LaunchedRun(

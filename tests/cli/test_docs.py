@@ -28,7 +28,7 @@ def ftr_docs(*arguments: str) -> tuple[int, str]:
 def test_all_pages_are_listed_with_their_headings() -> None:
     code, listed = ftr_docs()
     assert code == 0
-    assert re.search(r"^placement +Placement: who trains, with which rank$", listed, re.MULTILINE)
+    assert re.search(r"^placement +Placement: which nodes train, with which rank$", listed, re.MULTILINE)
     assert re.search(r"^protocol +The protocol$", listed, re.MULTILINE)
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert pages <= {line.split()[0] for line in listed.splitlines()}
@@ -44,7 +44,7 @@ def test_a_page_is_formatted_on_a_terminal() -> None:
     print_docs("placement", console, is_terminal=True)
     shown = console.export_text()
     assert "# Placement" not in shown
-    assert "Placement: who trains, with which rank" in shown
+    assert "Placement: which nodes train, with which rank" in shown
     assert max(map(len, shown.splitlines())) <= 100
 
 

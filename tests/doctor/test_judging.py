@@ -16,9 +16,9 @@ from ft_rendezvous.doctor.facts import (
     EndpointFacts,
     EndpointState,
     Hello,
-    LiveRun,
     NodeFacts,
     Route,
+    RunningRun,
 )
 from ft_rendezvous.doctor.findings import Examination, Status, worst
 from ft_rendezvous.doctor.judging import CHECKS, judge
@@ -206,7 +206,7 @@ def test_a_host_that_does_not_know_its_own_name_is_warned_of() -> None:
 
 def run(**changes: Any) -> EndpointFacts:
     return EndpointFacts(
-        state=EndpointState.RUN, run=LiveRun(**{"run_id": "job", "cycle_id": 3, "is_sealed": True, **changes})
+        state=EndpointState.RUN, run=RunningRun(**{"run_id": "job", "cycle_id": 3, "is_sealed": True, **changes})
     )
 
 
@@ -247,7 +247,7 @@ def test_whose_the_endpoint_is(endpoint: EndpointFacts, changes: dict[str, Any],
 
 def test_every_state_of_an_endpoint_is_judged() -> None:
     for state in EndpointState:
-        seen = EndpointFacts(state=state, run=LiveRun(run_id="job", cycle_id=1, is_sealed=False))
+        seen = EndpointFacts(state=state, run=RunningRun(run_id="job", cycle_id=1, is_sealed=False))
         assert of_check("endpoint", examination(node(), endpoint=seen))
 
 

@@ -6,7 +6,7 @@ import ipaddress
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from ft_rendezvous.doctor.facts import Attempt, EndpointState, LiveRun, NodeFacts
+from ft_rendezvous.doctor.facts import Attempt, EndpointState, NodeFacts, RunningRun
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
 from ft_rendezvous.text import count, listing
 
@@ -62,7 +62,7 @@ def _judge_run(seen: Examination) -> tuple[Status, str, str]:
     return Status.PASS, fact, ""
 
 
-def _describe_cycle(run: LiveRun) -> str:
+def _describe_cycle(run: RunningRun) -> str:
     return f"in cycle {run.cycle_id}" if run.is_sealed else f"waiting for nodes in cycle {run.cycle_id}"
 
 

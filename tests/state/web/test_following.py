@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from benchmarks.state import EPOCH, large_run
 from ft_rendezvous.state.model.events import StateTold, decode_line, encode_state, encode_state_line, replay
 from ft_rendezvous.state.web.live_run import LiveRun
-from tests.state.recording import Recording, record_seed
+from tests.state.recording import Recording, eventful_seed, record_seed
 from tests.state.web.servers import API, client_of, feed, live_run_of, make_client, serving, wait_until
 
 EVENTS = f"{API}/runs/sim/events"
-RECORDING = record_seed(8)
+RECORDING = record_seed(eventful_seed())
 COUNT = len(RECORDING.lines)
 
 

@@ -10,7 +10,7 @@ import pytest
 from ft_rendezvous.state.web.access import cookie_name, is_here
 from ft_rendezvous.state.web.live_run import LiveRun
 from ft_rendezvous.state.web.page_files import policy_for
-from tests.state.recording import record_seed
+from tests.state.recording import eventful_seed, record_seed
 from tests.state.web.servers import API, client_of, live_run_of, serving
 
 TOKEN = "s3cret/+ü"
@@ -24,7 +24,7 @@ def bearer(token: str) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_without_the_token_nothing_is_told(path: str) -> None:
-    with client_of(live_run_of(record_seed(8).lines), token="right") as client:
+    with client_of(live_run_of(record_seed(eventful_seed()).lines), token="right") as client:
         for headers in ({}, bearer("wrong"), bearer(""), bearer("righ"), {b"authorization": b"Basic cmlnaHQ="}):
             response = client.get(path, headers=headers)
             assert response.status_code == 401
@@ -46,7 +46,7 @@ def test_health_needs_no_token() -> None:
 
 
 def test_a_browser_enters_once_and_is_remembered() -> None:
-    with client_of(live_run_of(record_seed(8).lines), token="right") as client:
+    with client_of(live_run_of(record_seed(eventful_seed()).lines), token="right") as client:
         assert client.get("/?token=wrong").status_code == 401
         assert not client.cookies
         entered = client.get("/?token=right")

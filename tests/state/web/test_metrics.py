@@ -13,7 +13,7 @@ from ft_rendezvous.state.model.events import encode_line, make_event
 from ft_rendezvous.state.model.records import NodeRole, NodeStatus
 from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.web.live_run import LiveRun
-from tests.state.recording import BORN_NS, record_seed
+from tests.state.recording import BORN_NS, eventful_seed, record_seed
 from tests.state.web.servers import client_of, live_run_of
 
 NOW_NS = BORN_NS + 3600 * NS
@@ -67,7 +67,7 @@ def test_metrics_say_what_the_state_says(seed: int) -> None:
 
 
 def test_a_coordinator_that_is_silent_is_not_heard() -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     middle = len(recording.lines) // 2
     last_ns = recording.events[middle - 1].timestamp_ns
     live_run = live_run_of(recording.lines[:middle])
@@ -80,7 +80,7 @@ def test_a_coordinator_that_is_silent_is_not_heard() -> None:
 
 
 def test_time_that_is_being_lost_is_shown_until_it_has_a_cause() -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     opened = next(
         number
         for number, each in enumerate(recording.events)
@@ -99,7 +99,7 @@ def test_before_a_run_there_is_little_to_tell() -> None:
 
 
 def test_every_metric_is_ours_explained_and_of_a_name_that_prometheus_likes() -> None:
-    families = scrape(live_run_of(record_seed(8).lines))
+    families = scrape(live_run_of(record_seed(eventful_seed()).lines))
     for name, family in families.items():
         assert name.startswith("ft_")
         assert len(family.documentation) > 15
@@ -118,6 +118,7 @@ def test_the_document_explains_every_metric() -> None:
     from tests.state.web.servers import ROOT  # noqa: PLC0415
 
     text = (ROOT / "docs" / "state-api.md").read_text()
-    names = {sample.name for family in scrape(live_run_of(record_seed(8).lines)).values() for sample in family.samples}
+    families = scrape(live_run_of(record_seed(eventful_seed()).lines))
+    names = {sample.name for family in families.values() for sample in family.samples}
     plain = {name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum") for name in names}
     assert not [name for name in sorted(plain | {"ft_run_end_time_seconds"}) if f"`{name}`" not in text]

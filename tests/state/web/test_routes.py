@@ -14,7 +14,7 @@ from ft_rendezvous.state.model.events import encode_line, encode_state_line, mak
 from ft_rendezvous.state.model.records import Cycle, CycleStatus, Node, Run, RunStatus
 from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.web.live_run import LiveRun
-from tests.state.recording import BORN_NS, record_seed
+from tests.state.recording import BORN_NS, eventful_seed, record_seed
 from tests.state.web.servers import API, client_of, feed, live_run_of
 
 NOW_NS = BORN_NS + 3600 * NS
@@ -103,7 +103,7 @@ def test_a_head_is_what_get_would_say_without_the_body(path: str) -> None:
 
 
 def test_who_has_the_newest_answer_is_told_so() -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     live_run = live_run_of(recording.lines[:-1])
     with client_of(live_run, clock_ns=lambda: NOW_NS) as client:
         for path in ("/runs", "/runs/sim", "/runs/sim/nodes", "/runs/sim/cycles"):
@@ -119,7 +119,7 @@ def test_who_has_the_newest_answer_is_told_so() -> None:
 
 
 def test_large_answers_are_packed_for_who_wants_that() -> None:
-    with client_of(live_run_of(record_seed(8).lines), clock_ns=lambda: NOW_NS) as client:
+    with client_of(live_run_of(record_seed(eventful_seed()).lines), clock_ns=lambda: NOW_NS) as client:
         path = f"{API}/runs/sim/nodes"
         plain = client.get(path, headers={"accept-encoding": "identity"})
         assert "content-encoding" not in plain.headers
@@ -131,7 +131,7 @@ def test_large_answers_are_packed_for_who_wants_that() -> None:
 
 
 def test_a_run_that_goes_on_counts_its_seconds() -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     sealed = next(n for n, each in enumerate(recording.events) if isinstance(each.event, journal.CycleSealed))
     now_ns = [recording.events[sealed].timestamp_ns]
     with client_of(live_run_of(recording.lines[: sealed + 1]), clock_ns=lambda: now_ns[0]) as client:
@@ -142,7 +142,7 @@ def test_a_run_that_goes_on_counts_its_seconds() -> None:
 
 
 def test_a_run_whose_coordinator_vanished_is_aborted() -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     lines = recording.lines[: len(recording.lines) // 2]
     live_run, last_ns = live_run_of(lines), recording.events[len(lines) - 1].timestamp_ns
     now_ns = [last_ns + NS]
@@ -167,7 +167,7 @@ def test_a_run_whose_coordinator_vanished_is_aborted() -> None:
 
 
 def test_an_event_that_makes_no_sense_is_told_of_and_survived(caplog: pytest.LogCaptureFixture) -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     live_run = live_run_of(recording.lines[:20])
     with client_of(live_run, clock_ns=lambda: recording.events[19].timestamp_ns) as client:
         feed(live_run, recording.lines[30])
@@ -181,7 +181,7 @@ def test_an_event_that_makes_no_sense_is_told_of_and_survived(caplog: pytest.Log
 
 
 def test_a_told_state_makes_good_what_was_missed() -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     live_run = live_run_of([*recording.lines[:20], recording.lines[25]])
     assert live_run.problem is not None
     feed(live_run, encode_state_line(replay(iter(recording.lines[:30]))))
@@ -190,7 +190,7 @@ def test_a_told_state_makes_good_what_was_missed() -> None:
 
 
 def test_an_event_that_cannot_follow_is_told_of_too() -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     live_run = live_run_of([*recording.lines[:20], recording.lines[25]])
     assert live_run.problem is not None
     assert "event 26 cannot be folded" in live_run.problem
@@ -199,7 +199,7 @@ def test_an_event_that_cannot_follow_is_told_of_too() -> None:
 def test_a_bug_is_told_to_who_asked_and_once_to_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with client_of(live_run_of(record_seed(8).lines)) as client:
+    with client_of(live_run_of(record_seed(eventful_seed()).lines)) as client:
         with monkeypatch.context() as patch:
             patch.setattr(view, "view_cycles", lambda *_: 1 / 0)
             for _ in range(3):
