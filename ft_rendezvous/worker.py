@@ -1,7 +1,7 @@
-"""What a training script may call: who this worker is, and three things to tell its agent.
+"""What a training script may call: who this worker is, and three messages to its agent.
 
-Telling is one datagram, and nothing here waits, or raises because of how the process was started: a script that calls
-these runs as well without this backend. Importing this costs no more than the standard library.
+A message is one datagram. No call waits, and none raises because of how the process was started: a script that uses
+this module also runs without this backend. The module imports nothing beyond the standard library.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ import os
 import socket
 from dataclasses import dataclass
 
-from ft_rendezvous.agent.worker_messages import AtCheckpoint, Drain, Message, Restart, encode, socket_name
+from ft_rendezvous.agent.worker_messages import (
+    CheckpointMessage,
+    DrainMessage,
+    RestartMessage,
+    WorkerMessage,
+    encode,
+    socket_name,
+)
 from ft_rendezvous.env_names import INBOX_VARIABLE
 from ft_rendezvous.text import one_line
 
@@ -49,30 +56,30 @@ def info() -> WorkerInfo | None:
 
 
 def request_restart(reason: str) -> bool:
-    """Ask that the whole group restarts into a new cycle. False if there was no agent to tell."""
-    return _tell(Restart, reason=one_line(reason))
+    """Ask for a restart of all workers, in a new cycle. False if no agent received the message."""
+    return _send(RestartMessage, reason=one_line(reason))
 
 
 def request_drain(reason: str = "") -> bool:
-    """Ask that this node be drained: it gives up its place in the next cycle. False if there was no agent to tell."""
-    return _tell(Drain, reason=one_line(reason))
+    """Ask that this node gives up its place in the next cycle. False if no agent received the message."""
+    return _send(DrainMessage, reason=one_line(reason))
 
 
 def at_checkpoint() -> bool:
-    """Tell that a checkpoint has just been written: a good moment for a cycle that was asked for to open.
+    """Say that a checkpoint has just been written: a good moment to open a cycle that was asked for.
 
-    False if there was no agent to tell.
+    False if no agent received the message.
     """
-    return _tell(AtCheckpoint)
+    return _send(CheckpointMessage)
 
 
-def _tell(message_type: type[Message], **said: str) -> bool:
-    """Whether the message was laid at the agent's door. A door that is full, or gone, is no reason to stop training."""
+def _send(message_type: type[WorkerMessage], **content: str) -> bool:
+    """Whether the message is in the agent's inbox. Training goes on where the inbox is full or gone."""
     cycle_id, local_rank = _number("FT_CYCLE_ID"), _number("LOCAL_RANK")
     address = os.environ.get(INBOX_VARIABLE, "")
     if cycle_id is None or local_rank is None or not address.startswith("@"):
         return False
-    message = message_type(cycle_id=cycle_id, local_rank=local_rank, **said)
+    message = message_type(cycle_id=cycle_id, local_rank=local_rank, **content)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
             sock.sendto(encode(message), socket_name(address))

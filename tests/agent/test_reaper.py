@@ -87,7 +87,7 @@ def test_one_scan_without_a_carrier_is_not_the_end(
     carriers = [stage.start(SLEEPS, {MARKER_VARIABLE: marker}) for _ in range(2)]
     scans = iter([[], [carriers[0].pid], [], [carriers[1].pid], [], []])
     monkeypatch.setattr(reaper_main, "_other_processes", lambda: next(scans))
-    monkeypatch.setattr(reaper_main, "GIVE_UP_S", 120)
+    monkeypatch.setattr(reaper_main, "REAP_TIMEOUT_S", 120)
     reaper_main.end_carriers(f"{MARKER_VARIABLE}={marker}".encode())
     assert [carrier.wait() for carrier in carriers] == [-signal.SIGKILL] * 2
     assert list(scans) == []
@@ -97,7 +97,7 @@ def test_a_process_that_does_not_die_is_given_up(
     stage: ProcessStage, marker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carrier = stage.start(SLEEPS, {MARKER_VARIABLE: marker})
-    monkeypatch.setattr(reaper_main, "GIVE_UP_S", 0.2)
+    monkeypatch.setattr(reaper_main, "REAP_TIMEOUT_S", 0.2)
     monkeypatch.setattr(reaper_main, "_kill", lambda *_: None)
     reaper_main.end_carriers(f"{MARKER_VARIABLE}={marker}".encode())
     assert is_alive(carrier.pid)
@@ -157,7 +157,7 @@ def test_a_dismissed_reaper_leaves_no_zombie_and_no_descriptor(marker: str) -> N
 
 def test_a_dismissed_reaper_leaves_by_itself(marker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a machine so busy that it takes long: only one that does not leave is killed."""
-    monkeypatch.setattr("ft_rendezvous.agent.reaper.FAREWELL_S", 120)
+    monkeypatch.setattr("ft_rendezvous.agent.reaper.DISMISS_TIMEOUT_S", 120)
     reaper = Reaper.start(marker)
     assert reaper._child is not None
     process = reaper._child.process
@@ -178,13 +178,13 @@ def test_a_reaper_in_trouble_can_be_dismissed(marker: str, signum: signal.Signal
     assert open_fds() == before
 
 
-def test_a_reaper_that_died_is_told_of(marker: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reaper_that_died_is_logged(marker: str, caplog: pytest.LogCaptureFixture) -> None:
     reaper = Reaper.start(marker)
     assert reaper.pid is not None
     os.kill(reaper.pid, signal.SIGKILL)
     wait_for_end(reaper.pid)
     reaper.dismiss()
-    assert "the reaper was gone before its agent exit_code=-9" in caplog.text
+    assert "the reaper ended before its agent exit_code=-9" in caplog.text
 
 
 # --- what it keeps, and where it cannot be ----------------------------------------------------------
