@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if rows:
             finished = list(dict.fromkeys(row.benchmark for row in rows))
             report.write_json(options.json, facts, options.quick, rows, findings, only=finished)
-            print(f"what was measured so far is in {options.json}", file=sys.stderr)
+            print(f"the results so far are in {options.json}", file=sys.stderr)
         raise
     finally:
         end_server()
@@ -50,17 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Compare ft_rendezvous with the field; `report` renders what was found.",
+        description="Compare ft_rendezvous with other rendezvous; `report` writes the results as a page.",
     )
-    parser.add_argument("--quick", action="store_true", help="a smoke run of about a minute: small cases, few rounds")
-    parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="this benchmark; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="small cases and few rounds, in about a minute")
+    parser.add_argument(
+        "--only", action="append", choices=list(BENCHMARKS), help="run this benchmark only; may be repeated"
+    )
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     parser.add_argument("--json", type=Path, default=RESULTS / f"{stamp}.json", help="where to write the results")
     return parser.parse_args(arguments)
 
 
 def _run(names: Sequence[str], is_quick: bool, rows: list[report.Row], findings: list[Finding]) -> None:
-    """Run benchmarks, and put down what is found as soon as it is."""
+    """Run benchmarks. Rows and findings are added as soon as they are known, so that an early end keeps them."""
     cases = [case for name in names for case in BENCHMARKS[name](is_quick)]
     finders = {name: FINDERS[name] for name in names if name in FINDERS}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -69,24 +71,24 @@ def _run(names: Sequence[str], is_quick: bool, rows: list[report.Row], findings:
         task = progress.add_task("", total=turns)
         done = 0
 
-        def tell(label: str, turn: int, contender: str) -> None:
+        def show(label: str, turn: int, contender: str) -> None:
             progress.update(task, description=f"{label}: {contender}", completed=done + turn)
 
-        def tell_done(label: str) -> None:
+        def show_done(label: str) -> None:
             if not progress.console.is_terminal:
                 progress.console.print(f"{done} of {turns} turns done: {label}")
 
         for case in cases:
             label = f"{case.benchmark}, {case.name}"
-            rows.extend(report.rows_of(case, run_case(case, partial(tell, label))))
+            rows.extend(report.rows_of(case, run_case(case, partial(show, label))))
             done += case.turns
-            tell_done(label)
+            show_done(label)
         findings.extend(targets.judge(rows))
         for name, find in finders.items():
-            tell(name, 0, "no contest")
+            show(name, 0, "no contest")
             findings.extend(find(is_quick))
             done += 1
-            tell_done(f"{name}: no contest")
+            show_done(f"{name}: no contest")
 
 
 def _show(facts: Mapping[str, Any], rows: Sequence[report.Row], findings: Sequence[Finding]) -> None:

@@ -43,7 +43,7 @@ class Seen:
     partial: int = 0
     """Consistent snapshots of some of the nodes."""
     wrong: int = 0
-    """Snapshots that were taken for consistent and were not, and reads that told of a node again."""
+    """Snapshots that seemed consistent and were not, and reads that returned a node twice."""
     disagreed: int = 0
     most_retries: int = 0
     """Reads in a row that disagreed."""

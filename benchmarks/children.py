@@ -1,7 +1,7 @@
 """Child processes that live as long as a sample or a case, and never longer.
 
 They are forked from a server process that has imported torch once, so that starting one takes milliseconds
-and inherits no connection. Ending a child closes all it had open, whatever state its threads were in.
+and inherits no connection. The end of a child closes all that it had open, in any state of its threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ START_LIMIT_S = 60.0
 END_LIMIT_S = 5.0
 
 RESOLVER_OPTIONS = "timeout:1 attempts:1"
-"""TCPStore looks up the name of every client; where nobody answers, that must not be what we measure."""
+"""TCPStore looks up the name of every client. Where no server answers, we must not measure that."""
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["benchmarks.form", "benchmarks.read"])

@@ -1,7 +1,7 @@
-"""`codec`: records to bytes and back, without any store.
+"""`codec`: records to bytes and back, without a store.
 
-Ours checks every record (version, cycle, incarnation, number) and survives a bad one. "Bare msgspec"
-does neither: it is the floor.
+Ours checks every record (version, cycle, incarnation, number) and survives a bad one. "Bare msgspec" does neither: it
+is the lower limit.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def time_coordinator(count: int) -> Coordinated:
     now = [0.0]
     shelf, keys = Shelf(), Keys(EPOCH)
     settings = RunSettings(run_id="benchmark", min_nodes=count, max_nodes=count)
-    told: list[Entry] = [began(settings, EPOCH)]
-    coordinator = Coordinator(settings, EPOCH, lambda: now[0], told.append)
+    entries: list[Entry] = [began(settings, EPOCH)]
+    coordinator = Coordinator(settings, EPOCH, lambda: now[0], entries.append)
     perform_move(shelf, coordinator.start())
     log_bytes = _arrive(shelf, keys, count)
     shelf.asked.clear()
@@ -85,7 +85,7 @@ def time_coordinator(count: int) -> Coordinated:
     return Coordinated(
         arrival_s=formed_s / count,
         look_s=looked_s / count,
-        record_s=_record(told) / count,
+        record_s=_record(entries) / count,
         record_bytes=log_bytes / count,
         seal_bytes=statistics.mean(map(len, copies)),
         head_bytes=len(shelf.values[codec.HEAD_KEY]),
@@ -93,11 +93,11 @@ def time_coordinator(count: int) -> Coordinated:
     )
 
 
-def _record(told: Sequence[Entry]) -> float:
-    """CPU time to record what was told."""
+def _record(entries: Sequence[Entry]) -> float:
+    """CPU time to record these entries."""
     started = time.process_time()
     recorder = Recorder()
-    for entry in told:
+    for entry in entries:
         recorder(entry)
     recorder.close()
     return time.process_time() - started

@@ -1,13 +1,14 @@
 """What one operation costs the store, and one arrival the coordinator, on this machine.
 
-Costs are CPU time, so that whoever else is busy on the machine does not count: of the server's process, where it alone
-works; of the server and the caller, where one waits for the other. Nodes' operations are made by a herd of connections
-with one question on its way each: of those the server takes several in one turn of its loop, which costs it a fraction
-of what as many single questions would. The coordinator is timed by `coordinating`.
+Costs are CPU time, so other work on the machine does not count. It is the CPU time of the server's process where only
+the server works, and of server and caller where one waits for the other. Many connections perform the nodes'
+operations, with one question each on its way. The server takes several of them in one turn of its loop, which costs it
+a fraction of what as many single questions would. `coordinating` measures the coordinator.
 
-A large request costs more than its keys: the server begins anew to read it whenever more of it has come. So requests of
-many keys are made in two sizes, which gives a cost per key and one per pair of keys. Beyond those sizes it grows faster
-still: a `multi_get` of 32,768 keys at once took the server 40 times as long as the same keys by the thousand.
+A large request costs more than its keys: the server starts to read it again whenever more of it has arrived. So
+requests with many keys are measured in two sizes, which gives a cost per key and a cost per pair of keys. Beyond these
+sizes the cost grows even faster: a `multi_get` of 32,768 keys at once took the server 40 times as long as the same keys
+in requests of 1,024.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Many nodes as threads: all connect, then all are released at once, and given so much time.
+"""Many nodes as threads: all connect, then all are released at once, and have a limited time.
 
-Nodes that share a process share an interpreter: whoever computes or polls more keeps the others waiting for longer. As
+Nodes that share a process share an interpreter: a node that computes or polls more makes the others wait longer. As
 many machines form a world faster than these threads do.
 """
 
@@ -28,11 +28,11 @@ NODES_PER_PROCESS = 64
 LIMIT_S = 60.0
 """What a contender is given to form a world, from the release."""
 SWITCH_INTERVAL_S = 1.0
-"""How long a thread that computes may keep the interpreter. By default everybody who waits for it wakes up every 5 ms
-to ask for it, and hundreds of threads that do so leave little time for anything else. c10d takes as long with either
+"""How long a thread that computes may keep the interpreter. By default every thread that waits for it wakes up every 5
+ms to ask for it, and hundreds of threads that do so leave little time for anything else. c10d takes as long with either
 (64 nodes in a process: 12.9 and 13.1 s); ours takes 2.6 instead of 3.1 times as long as raw operations at 1,024."""
 GLANCE_S = 0.5
-"""How often to look at the clock while nobody gets a seat."""
+"""How often to look at the clock while no node gets a seat."""
 
 Join = Callable[[], "Seat"]
 """Blocks until the node has its place."""
@@ -96,7 +96,7 @@ class _Crowd:
     ends: SimpleQueue[tuple[float, Seat] | BaseException] = field(default_factory=SimpleQueue)
 
     def run(self) -> _Outcome:
-        """Connect, hold, release, and wait until each has its seat. The first failure is everybody's."""
+        """Connect, hold, release, and wait until each has its seat. The first failure ends it for all."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         barrier = threading.Barrier(len(self.nodes), action=self._start)
         for index in self.nodes:
@@ -169,7 +169,7 @@ def _run_apart(crowds: Sequence[_Crowd]) -> list[_Outcome]:
 
 
 def _hear_all(groups: Sequence[Connection]) -> list[Any]:
-    """What each of them says next. Raises as soon as one of them tells of a failure."""
+    """The next message of each of them. Raises as soon as one of them reports a failure."""
     said: dict[Connection, Any] = {}
     while len(said) < len(groups):
         for group in wait([group for group in groups if group not in said]):
@@ -183,7 +183,7 @@ def _hear_all(groups: Sequence[Connection]) -> list[Any]:
 def _fork(crowd: _Crowd, siblings: Sequence[Connection]) -> Connection:
     """A crowd in a process of its own: it says when all are connected and, after the word to go, how it went.
 
-    Forked rather than started anew, so that `connect` may be any function; nobody has started a thread yet.
+    Forked rather than started anew, so that `connect` may be any function. No thread has been started yet.
     """
     ours, theirs = Pipe()
     if os.fork():
@@ -218,4 +218,4 @@ def _obey(crowd: _Crowd, parent: Connection) -> None:
     threading.Thread(target=run, daemon=True).start()
     parent.recv()
     released.set()
-    parent.poll(None)  # The parent has no more to say: this is its end, and so ours, whatever our threads hang in.
+    parent.poll(None)  # The parent sends nothing more: this is its end, and so ours, even if our threads hang.

@@ -1,7 +1,7 @@
 """A node of real torchrun processes is SIGKILLed with its workers: until the workers of the new world have trained.
 
-Every worker imports torch anew, and where all share a few cores that is most of the time; so it is also told when the
-last new worker was started. The cluster, the commands and the workers are those of the scenarios.
+Every worker imports torch anew, and where all share a few cores that is most of the time; so it is also measured when
+the last new worker was started. The cluster, the commands and the workers are those of the scenarios.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TUNED: Setups = {
 
 @dataclass(slots=True)
 class Record:
-    """What happened to each contender, in the order it happened: played once, told twice."""
+    """What happened to each contender, in order: played once, and used for two cases."""
 
     setups: Setups
     started_s: dict[str, list[float | None]] = field(default_factory=lambda: defaultdict(list))

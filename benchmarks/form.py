@@ -1,17 +1,17 @@
-"""`form`: from the first arrival to the last node holding its rank and the workers' address.
+"""`form`: from the first arrival to the moment when the last node holds its rank and the workers' address.
 
-Every sample has a store host of its own in one process and its nodes in others. All nodes are connected before the
-clock starts. Up to 1,024 nodes are handlers as torch's agent has them, called as it calls them, each in a thread; 64
-threads are in a process unless the case says otherwise. **With fewer in a process c10d is much faster**, for its nodes
-compute while they wait and keep each other from the interpreter: of the two cases of 64 nodes the one with 16 to a
-process is closer to a cluster, where a node has a process to itself. Threads hand the interpreter on only when they
-wait (a switch interval of 1 s), which is better for ours and makes no difference to c10d. Ours has a lease of 60 s
-here, because threads starve each other longer than nodes do; all else is as by default.
+Every sample has a store host in one process, and its nodes in other processes. All nodes are connected before the clock
+starts. Up to 1,024 nodes are handlers, called as torch's agent calls them, each in a thread; 64 threads are in a
+process unless the case says otherwise. **With fewer threads in a process c10d is much faster**: its nodes compute while
+they wait, and keep each other from the interpreter. Of the two cases of 64 nodes, the one with 16 in a process is
+closer to a cluster, where a node has a process to itself. Threads pass the interpreter on only when they wait (a switch
+interval of 1 s). That is better for ours and makes no difference to c10d. Ours has a lease of 60 s here, because
+threads starve each other for longer than nodes do. All other settings are the defaults.
 
-Cases that are called generated have their nodes in one thread on one connection each (`benchmarks.load`): the real
-participant, without the beats that follow its first one and without the connection for them. The nodes' own work is
-part of the time, all of it on one core, and most of the time: the ratio to raw operations is mostly that of what two
-kinds of nodes compute. What the store host itself takes is told under scale.
+In cases called *generated*, all nodes are in one thread, on one connection each (`benchmarks.load`). Each is the real
+participant, but beats only once and has no connection for beats. The time includes the nodes' own work, all of it on
+one core; it is most of the time. So the ratio to raw operations mostly compares what two kinds of nodes compute. The
+section *scale* says what the store host itself needs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from benchmarks.measure import OURS, Case, Finding, Sample, require
 NAME = "form"
 RAW = "raw operations"
 CONNECT_LIMIT_S = 120.0
-"""What a contender is given to start and to connect. To form a world it has `crowd.LIMIT_S`; who does not finish takes
-part in no further round."""
+"""How long a contender may take to start and to connect. To form a world it has `crowd.LIMIT_S`. A contender that does
+not finish takes part in no further round."""
 
 ROUNDS = {8: 7, 64: 5, 256: 5, 1_024: 3}
 QUICK_ROUNDS = {8: 3, 64: 3}
@@ -83,7 +83,7 @@ def _prepare(count: int, has_c10d: bool, per_process: int = NODES_PER_PROCESS) -
     if has_c10d:
         forms["c10d"] = c10d.form
     if has_c10d and nvrx.installed_version():
-        forms["nvrx"] = nvrx.form
+        forms[nvrx.CONTENDER] = nvrx.form
     serve, serve_raw = partial(serving, ours.serve, count), partial(serving, raw.serve)
     yield {
         name: partial(sample, count, serve if name == OURS else serve_raw, partial(form, per_process=per_process))

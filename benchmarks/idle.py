@@ -1,8 +1,8 @@
-"""A large world in which nothing happens: nodes that do nothing but beat, and one real node among them.
+"""A large world in which nothing happens: many nodes that only beat, and one real node among them.
 
-The many are participants driven by hand: one process, one thread, one connection each, no ear. They join, hear of the
-seal and beat as real nodes do, evenly spread over the interval. The one has its link, with both its connections, in a
-process of its own.
+The many nodes are participants in one process and one thread, with one connection each, and without a thread that
+listens. They join, read the seal, and beat as real nodes do, evenly spread over the interval. The one real node has its
+threads and both its connections, in a process of its own.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ft_rendezvous.core.model import Head
 from ft_rendezvous.host.serve import new_id
 from ft_rendezvous.node import session
 from ft_rendezvous.protocol import operations
-from ft_rendezvous.protocol.ops import Op, Store, perform_move
-from ft_rendezvous.protocol.participant import Changed, Participant, Place
+from ft_rendezvous.protocol.ops import Op, Rest, Store, perform_move
+from ft_rendezvous.protocol.participant import Participant, Place
 from ft_rendezvous.store.client import connect
 from ft_rendezvous.store.net import raise_file_limit
 from ft_rendezvous.store.raw_client import StoreSocket
@@ -56,7 +56,7 @@ class CountedStore:
 
 
 class CountedSocket(CountedStore):
-    """The same for an ear's connection."""
+    """The same for a connection of the real node."""
 
     def __init__(self, socket: StoreSocket, tally: Tally) -> None:
         super().__init__(socket, tally)
@@ -85,7 +85,7 @@ class IdleNode:
             on_enlisted=lambda: None,
             greeted=head.view,
         )
-        self._flow = self.participant.next_place()
+        self._routine = self.participant.next_place()
         self._reply: Any = None
 
     def read_head(self) -> Head:
@@ -95,11 +95,11 @@ class IdleNode:
         """Take part until there is nothing to do but wait; the place, once there is one."""
         while True:
             try:
-                op = self._flow.send(self._reply)
+                op = self._routine.send(self._reply)
             except StopIteration as stop:
                 place: Place = stop.value
                 return place
-            if isinstance(op, Changed):
+            if isinstance(op, Rest):
                 self._reply = None
                 return None
             self._reply = self._store.perform(op)
@@ -107,7 +107,9 @@ class IdleNode:
     def hear_event(self) -> None:
         """Read the next event; waits for it."""
         watch = self.participant.watch(self.participant.incarnation)
-        watch.send(self._store.perform(next(watch)))
+        op = next(watch)
+        assert not isinstance(op, Rest), "its lease has run out"
+        watch.send(self._store.perform(op))
 
     def beat(self) -> None:
         perform_move(self._store, self.participant.beat())
@@ -131,7 +133,7 @@ class Crowd:
             self.beat_due()
 
     def take_places(self, has_ended: threading.Event) -> None:
-        """Wait for the seal as the one real node comes, and let everybody hear of it."""
+        """Wait for the seal as the one real node comes, and let all nodes read it."""
         while self.nodes[0].participant.view.sealed is None:  # type: ignore[union-attr]
             self.beat_due()
             if has_ended.wait(0.01):
@@ -150,7 +152,7 @@ class Crowd:
         return self.nodes[0].read_head().view.sealed is not None
 
     def beat_due(self) -> float:
-        """Let everybody beat whose time has come. Returns when the next one's comes."""
+        """Let every node beat whose time has come. Returns when the next node must beat."""
         while self.due[0][0] <= time.monotonic():
             planned_at, node = self.due.popleft()
             node.beat()
@@ -197,10 +199,7 @@ class Idled:
 def watch_idle(run: RunSettings, port: int, host_pid: int, window_s: float) -> Idled:
     """Complete the world as its last node, and see what nothing costs."""
     tally = Tally()
-    with (
-        mock.patch.object(session, "connect", lambda host, port: CountedStore(connect(host, port), tally)),
-        mock.patch.object(session, "StoreSocket", lambda host, port: CountedSocket(StoreSocket(host, port), tally)),
-    ):
+    with mock.patch.object(session, "StoreSocket", lambda *where: CountedSocket(StoreSocket(*where), tally)):
         node = ours.open_node(run, port, run.min_nodes - 1)
     node.join()
     time.sleep(SETTLE_BEATS * run.beat_s)

@@ -82,8 +82,8 @@ def lose_node(run: RunSettings) -> tuple[Loss, Formed]:
 @contextmanager
 def serve_telling(run: RunSettings, outbox: Connection) -> Iterator[int]:
     with ours.hosting(run) as (host, port):
-        # Nobody has come yet: no lease is lost with the table that is replaced.
-        host.coordinator.registry.leases = TellingLeases(run, outbox.send)
+        # No node has come yet: no lease is lost with the table that is replaced.
+        host.coordinator.membership.leases = TellingLeases(run, outbox.send)
         yield port
 
 

@@ -1,8 +1,8 @@
-"""Where and on what a run was made: without this, numbers of two runs cannot be compared.
+"""The machine on which a run was made: without this, the numbers of two runs cannot be compared.
 
-A TCPStore looks up the name of every client on its only thread. Where nobody answers, that is a pause of seconds which
-has nothing to do with what is measured: it is looked for before and after a run, with the resolver options of the run
-and without them, and samples that may contain one are counted.
+A TCPStore looks up the name of every client on its only thread. Where no server answers, that is a pause of seconds
+which has nothing to do with what is measured: it is looked for before and after a run, with the resolver options of the
+run and without them, and samples that may contain one are counted.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MEASURED = ("ft_rendezvous", "benchmarks/*.py", "tests/integration")
 """What a run's numbers depend on."""
 SLOW_LOOKUP_S = 0.1
 LOOKUP_LIMIT_S = 15.0
-"""How long to wait for lookups that nobody answers."""
+"""How long to wait for lookups that get no answer."""
 
 RESOLVER_TIMEOUT_S = 5.0
-"""How long a resolver waits for an answer unless it is told otherwise."""
+"""How long a resolver waits for an answer by default."""
 
 _LOOK_UP = """
 import socket, sys, time

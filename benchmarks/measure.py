@@ -1,7 +1,7 @@
 """Cases, samples, and how contenders take turns. Knows nothing of stores.
 
 A sample is one timed and checked piece of work. Contenders take turns within each round, in changing order,
-so that whatever else the machine does falls on all of them; a ratio is the median over rounds of the two
+so that other work of the machine slows all of them down; a ratio is the median over rounds of the two
 times of the same round.
 """
 
@@ -91,7 +91,7 @@ def require(is_right: bool, fact: str) -> None:
 
 def timed(work: Callable[[], T]) -> tuple[float, T]:
     """Seconds the work took, and what came out of it."""
-    gc.collect()  # So that nobody pays for the garbage of the one before.
+    gc.collect()  # So that no contender pays for the garbage of the one before.
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
@@ -111,18 +111,18 @@ def in_a_row(sample: Sample, count: int) -> Sample:
     return repeat if count else sample
 
 
-def run_case(case: Case, tell: Callable[[int, str], None] = lambda _turn, _contender: None) -> dict[str, Times]:
-    """Let the contenders of a case take turns. `tell` hears which turn it is, and who is about to start."""
+def run_case(case: Case, show: Callable[[int, str], None] = lambda _turn, _contender: None) -> dict[str, Times]:
+    """Let the contenders of a case take turns. `show` gets the number of the turn and the contender that starts now."""
     with case.prepare() as contenders:
         assert OURS in contenders, "a case without us has no ratios"
         names = list(contenders)
         times = {name: Times() for name in names}
         gc.freeze()  # Torch's own objects would make every collection take a tenth of a second.
         for turn in range(case.turns):
-            # In an order that changes, so that nobody always follows the same one.
+            # In an order that changes, so that no contender always follows the same one.
             for name in random.Random(turn).sample(names, len(names)):
                 if times[name].limit_s is None:
-                    tell(turn, name)
+                    show(turn, name)
                     _sample(contenders[name], times[name], counts=turn >= case.warm_ups)
     return times
 

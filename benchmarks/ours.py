@@ -34,7 +34,7 @@ def run_settings(count: int, max_count: int | None = None) -> RunSettings:
 
 @contextmanager
 def hosting(run: RunSettings) -> Iterator[tuple[Host, int]]:
-    """Host a run, as `session.serve` does, on a port that the system gives."""
+    """Host a run, as `host.serve` does, on a port that the system gives."""
     raise_file_limit(CONNECTIONS_PER_NODE * run.max_nodes + FILES_BESIDE)
     _log_to_nowhere()
     served = ServedStore(listen())
@@ -46,7 +46,7 @@ def hosting(run: RunSettings) -> Iterator[tuple[Host, int]]:
 
 
 def _log_to_nowhere() -> None:
-    """Format every line and write it, as by default, where it bothers nobody."""
+    """Format every log line and write it, as by default, but to a file that no reader sees."""
     log = logging.getLogger("ft_rendezvous")
     if not log.handlers:
         log.addHandler(logging.FileHandler(os.devnull))
@@ -74,10 +74,10 @@ def node_info(index: int) -> NodeInfo:
 class Node(AgentNode):
     def __init__(self, handler: FtRendezvousHandler) -> None:
         super().__init__(handler)
-        # What the agent would tell it by `attach`, which also starts what only workers need.
+        # The agent would call `attach`, which also starts what only workers need.
         handler._role, handler._local_world_size = ROLE, LOCAL_WORLD_SIZE
         # The others connect when they are made.
-        self.link = handler._linked_session().link
+        self.link = handler._join().link
 
     @property
     def cycle_id(self) -> int:
@@ -87,8 +87,8 @@ class Node(AgentNode):
 
     @property
     def is_parked(self) -> bool:
-        """Whether this node has arrived, whatever becomes of it."""
-        return self.link.participant.view is not None
+        """Whether this node has arrived, even if it gets no seat."""
+        return self.link.has_joined
 
 
 def open_node(run: RunSettings, port: int, index: int) -> Node:

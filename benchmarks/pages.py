@@ -1,39 +1,66 @@
-"""Results as text: the page in docs/, and the short section of the README. Pure functions of runs.
+"""Results as text: the page in docs/. Pure functions of runs.
 
-A benchmark is introduced by its module's own docstring. Contests are told as ratios to ours; times are context.
+The docstring of a benchmark's module introduces it. Contests are shown as ratios to ours; times are context.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from benchmarks import machine, plots, registry
-from benchmarks.baselines import nvrx
+from benchmarks.baselines import barrier, nvrx
 from benchmarks.costs import CASE as COSTS
 from benchmarks.costs import Costs, costs_in
 from benchmarks.measure import OURS, Finding
 from benchmarks.report import Row, digits, warnings_of
-from benchmarks.runs import Run, latest_of, parse_case
+from benchmarks.runs import Run, latest_of, parse_case, with_shown_names
 from benchmarks.scale import LASTS, NODES, PHASES, TARGET, Comparison, HostCheck, Model, check_hosts, compare
 from benchmarks.scale import NAME as SCALE
 
 ORDER = ("form", "recovery", "read", "steady", "placement", "codec", SCALE)
-"""What readers ask first comes first; others follow."""
+"""The order of the page; benchmarks that are not listed here follow."""
 
-README_FROM = {"form": 0, "recovery": 0, "read": 10_000}
-"""Which contests the README shows, and from how many nodes on."""
+SHORT_FROM = {"form": 0, "recovery": 0, "read": 10_000}
+"""Which contests the page shows in short at its top, and from how many nodes on."""
 
 PAGE = """\
 # Benchmarks
 
-Written by `python -m benchmarks report` from {names}; do not edit.
+`python -m benchmarks report` writes this page; do not edit it. It shows the results in
+{names}.
+`python -m benchmarks` runs all benchmarks, `python -m benchmarks --quick` small cases in about a minute.
 
-Contenders take turns within one run, in changing order, on one machine, and a result is checked before its time counts.
+Contenders take turns within one run, in changing order, on one machine. A result is checked before its time counts.
 *Ratio* is the median over rounds of a contender's time divided by ours in the same round: above 1 we are faster. Times
-are context: they change with the machine, ratios less; with the layout of processes both change. *Spread* is the
-fastest and the slowest sample.
+are context: they change with the machine. Ratios change less. Both change with the layout of processes. *Spread* is
+the fastest and the slowest sample.
+
+## In short
+
+{machine}. All nodes share this machine with the store, as threads, 64 in a process unless
+the case says otherwise. Most of the time of such worlds goes into that. Read the ratios, not the times. With fewer
+nodes in a process, as in a cluster, c10d is much faster.
+
+{tables}
+
+× is a contender's time divided by ours. Below 1 the contender is faster; a raw operation is the lower limit.{closing}
+
+The contenders:
+
+- *c10d* is torchrun's own rendezvous. *unshared* means `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`; without it a replacement
+  makes every node exit. Most of the difference to c10d's default is that `ft` notices a lost node sooner, so in one
+  case both notice it after 3 s.
+- *nvrx 0.4.1* is the handler of nvidia-resiliency-ext 0.4.1. That is the newest version on PyPI, and not the handler of
+  today's releases: see the next section for those.
+- *raw operations* are the same store operations without any decision.
+- *slots* are the layout with one key per node that other rendezvous use, read as they read it. *by the thousand* reads
+  it in requests of 1,000 keys, which none of them does.
+
+## NVIDIA's barrier rendezvous
+
+{barrier}
 
 ## Machine
 
@@ -42,40 +69,69 @@ fastest and the slowest sample.
 {sections}
 """
 
-README = """\
-`python -m benchmarks` (`--quick` for a smoke run) lets contenders take turns within one run, `python -m benchmarks
-report` renders this section and [docs/benchmarks.md](docs/benchmarks.md) (all benchmarks, machine, scale model). From
-{names}:
-{machine}. All nodes share that machine with the store, as threads by 64 in a process
-unless the case says otherwise, which is where most of the time of such worlds goes: read the ratios, not the times, and
-mind that with fewer nodes in a process, as in a cluster, c10d is much faster.
+BARRIER = """\
+Today's releases of NVIDIA's extension have another handler than 0.4.1, the barrier rendezvous. It is not on PyPI. We
+measured it once ({source}), on this kind of machine, with its nodes as threads in one process. It did not take
+turns with ours, so the comparison is rough: **ours is {ratios}**
+(worlds of 8, 64, 256 and 1,024 nodes, and reading {read_nodes:,} participants). The large ratios of the column
+*nvrx 0.4.1* do not hold for it.
 
-{tables}
-
-× is a contender's time divided by ours; below 1 it is faster, and a raw operation is the floor.{closing}"""
+{table}"""
 
 
 def page_of(runs: Sequence[Run]) -> str:
     """docs/benchmarks.md"""
-    sections = [_section(name, run) for name, run in _in_order(latest_of(runs))]
-    machines = "\n\n".join(_machine(run) for run in runs)
-    return PAGE.format(names=_names(runs, "../"), machines=machines, sections="\n\n".join(sections))
-
-
-def readme_of(runs: Sequence[Run]) -> str:
-    """What stands between the README's markers."""
-    tables: list[str] = []
+    runs = [with_shown_names(run) for run in runs]
     latest = latest_of(runs)
-    for name, run in _in_order(latest):
-        if name in README_FROM and run.rows_of(name):
-            tables.append(_contest(name, run))
-            tables += _images(name, run, "docs/")
-    return README.format(
-        names=_names(runs, ""),
+    return PAGE.format(
+        names=_names(runs, "../"),
         machine="; ".join(dict.fromkeys(_machine_in_short(run) for run in runs)),
-        tables="\n\n".join(tables),
+        tables="\n\n".join(_contest(name, run) for name, run in _in_order(latest) if _is_short(name, run)),
         closing=_closing([finding for name, run in _in_order(latest) for finding in run.findings_of(name)]),
+        barrier=_compare_barrier(latest),
+        machines="\n\n".join(_machine(run) for run in runs),
+        sections="\n\n".join(_section(name, run) for name, run in _in_order(latest)),
     )
+
+
+def _is_short(name: str, run: Run) -> bool:
+    return name in SHORT_FROM and bool(run.rows_of(name))
+
+
+def _compare_barrier(latest: Mapping[str, Run]) -> str:
+    """NVIDIA's barrier rendezvous beside ours, where the runs have the same number of nodes."""
+    lines = [
+        (f"{nodes:,} nodes have their ranks", _rough(*seconds), _ours(latest, "form", nodes))
+        for nodes, seconds in barrier.FORM_S.items()
+    ]
+    read = f"{barrier.READ_NODES:,} participants are read"
+    lines.append(
+        (read, _rough(barrier.READ_S, barrier.READ_S), _ours(latest, "read", barrier.READ_NODES, "first read"))
+    )
+    return BARRIER.format(
+        source=barrier.SOURCE,
+        ratios=barrier.RATIOS,
+        read_nodes=barrier.READ_NODES,
+        table=table_of(("until", f"barrier rendezvous, {barrier.SOURCE}", "ours, from the run above"), lines),
+    )
+
+
+def _ours(latest: Mapping[str, Run], benchmark: str, nodes: int, rest: str | None = None) -> str:
+    """Our times for so many nodes, in every layout of processes that was measured with threads."""
+    rows = latest[benchmark].rows_of(benchmark) if benchmark in latest else []
+    found: list[float] = []
+    for row in rows:
+        case = parse_case(row.case)
+        is_wanted = case is not None and case.nodes == nodes and case.rest != "generated" and rest in (None, case.rest)
+        if is_wanted and row.contender == OURS and row.median_s is not None:
+            found.append(row.median_s)
+    return _rough(min(found), max(found)) if found else ""
+
+
+def _rough(fastest_s: float, slowest_s: float) -> str:
+    """One time or two, without more digits than they are worth."""
+    times = dict.fromkeys(f"{seconds:.2g}" if seconds < 0.1 else f"{seconds:.3g}" for seconds in (fastest_s, slowest_s))
+    return f"{' to '.join(times)} s"
 
 
 def _in_order(latest: dict[str, Run]) -> list[tuple[str, Run]]:
@@ -119,7 +175,7 @@ def _machine_in_short(run: Run) -> str:
 
 
 def _section(name: str, run: Run) -> str:
-    parts = [f"## {name}", introduce(name), *_images(name, run, "")]
+    parts = [f"## {name}", introduce(name), *_images(name, run)]
     if run.rows_of(name):
         parts.append(_rows_table(run.rows_of(name)))
     if name == SCALE:
@@ -130,16 +186,16 @@ def _section(name: str, run: Run) -> str:
 
 
 def introduce(name: str) -> str:
-    """What a benchmark's module says about itself, without its name."""
+    """The docstring of a benchmark's module, without the benchmark's name."""
     source = registry.BENCHMARKS.get(name)
     text = sys.modules[source.__module__].__doc__ if source is not None else None
-    told = (text or "").strip().removeprefix(f"`{name}`: ")
-    return told[:1].upper() + told[1:]
+    introduction = (text or "").strip().removeprefix(f"`{name}`: ")
+    return introduction[:1].upper() + introduction[1:]
 
 
-def _images(name: str, run: Run, up: str) -> list[str]:
+def _images(name: str, run: Run) -> list[str]:
     title = plots.TITLES.get(name)
-    return [f"![{title}]({up}images/{plots.file_name(name)})"] if title and plots.can_draw(name, run) else []
+    return [f"![{title}](images/{plots.file_name(name)})"] if title and plots.can_draw(name, run) else []
 
 
 def _rows_table(rows: Sequence[Row]) -> str:
@@ -169,7 +225,7 @@ def _ratio(row: Row) -> str:
 
 def _contest(name: str, run: Run) -> str:
     """One line per case: our time, and how many times as long the others took."""
-    rows = [row for row in run.rows_of(name) if _nodes_of(row) >= README_FROM[name]] or run.rows_of(name)
+    rows = [row for row in run.rows_of(name) if _nodes_of(row) >= SHORT_FROM[name]] or run.rows_of(name)
     contenders = list(dict.fromkeys(row.contender for row in rows))
     lines: list[tuple[str, ...]] = []
     for case, group in groupby(rows, key=lambda row: row.case):
@@ -184,7 +240,7 @@ def _contest_cell(row: Row | None) -> str:
     if row.median_s is None:
         return f"did not finish in {row.limit_s:g} s"
     if row.contender == OURS or row.ratio is None:
-        return told_s(row.median_s)
+        return short_s(row.median_s)
     return f"{digits(row.ratio)} ×"
 
 
@@ -216,19 +272,19 @@ def _closing(findings: Sequence[Finding]) -> str:
     """Which targets were missed, and the model's sentence."""
     aimed = [found for found in findings if found.is_met is not None and found.benchmark != SCALE]
     missed = [f"{found.benchmark}, {found.case}: {found.what}" for found in aimed if not found.is_met]
-    told = ""
+    text = ""
     if aimed:
-        told = f" {len(aimed) - len(missed)} of {len(aimed)} targets were met"
-        told += f"; missed: {'; '.join(missed)}." if missed else "."
+        text = f" {len(aimed) - len(missed)} of {len(aimed)} targets were met"
+        text += f"; missed: {'; '.join(missed)}." if missed else "."
     costs = costs_in(findings)
     limits = [found for found in findings if (found.benchmark, found.case) == (SCALE, LASTS)]
     if costs is not None and limits:
         first, form_s, doubt = limits[0], Model(costs).form(TARGET), _doubt(findings, costs)
-        told += (
-            f"\n\nA model of operations x cost predicts {told_s(form_s)} for a world of {TARGET:,} nodes{doubt}. "
+        text += (
+            f"\n\nA model of operations x cost predicts {short_s(form_s)} for a world of {TARGET:,} nodes{doubt}. "
             f"What gives way first here: {first.what}, at {digits(first.value)} nodes."
         )
-    return told
+    return text
 
 
 def _doubt(findings: Sequence[Finding], costs: Costs) -> str:
@@ -260,9 +316,9 @@ def _scale_tables(run: Run) -> list[str]:
         return [_findings_table(findings)]
     model = Model(costs)
     predictions = [
-        (f"{nodes:,}", told_s(model.form(nodes)), f"{digits(model.beat_share(nodes) * 100)} %") for nodes in NODES
+        (f"{nodes:,}", short_s(model.form(nodes)), f"{digits(model.beat_share(nodes) * 100)} %") for nodes in NODES
     ]
-    phases = [(found.what, told_s(found.value)) for found in findings if found.case == PHASES]
+    phases = [(found.what, short_s(found.value)) for found in findings if found.case == PHASES]
     limits = [
         (found.what, digits(found.value), "yes" if found.is_met else "**no**")
         for found in findings
@@ -306,12 +362,12 @@ def errors_of(rows: Iterable[Row], findings: Sequence[Finding]) -> list[str]:
 
 
 def _checked(host: HostCheck) -> tuple[str, ...]:
-    return f"{host.nodes:,} nodes", told_s(host.measured_s), told_s(host.predicted_s), f"{host.error * 100:+.0f} %"
+    return f"{host.nodes:,} nodes", short_s(host.measured_s), short_s(host.predicted_s), f"{host.error * 100:+.0f} %"
 
 
 def _compared(seen: Comparison) -> tuple[str, ...]:
     error = f"{(seen.here_s / seen.measured_s - 1) * 100:+.0f} %"
-    times = (told_s(seconds) for seconds in (seen.measured_s, seen.here_s, seen.predicted_s))
+    times = (short_s(seconds) for seconds in (seen.measured_s, seen.here_s, seen.predicted_s))
     measured, here, elsewhere = times
     return f"{seen.case}, {seen.contender}", measured, here, error, elsewhere
 
@@ -329,5 +385,5 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def told_s(seconds: float) -> str:
+def short_s(seconds: float) -> str:
     return f"{digits(seconds)} s" if seconds >= 1 else f"{digits(seconds * 1e3)} ms"

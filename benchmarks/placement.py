@@ -1,7 +1,7 @@
-"""`placement`: who gets which rank, for many nodes in 140 domains, in segments of 8. No store.
+"""`placement`: which node gets which rank, for many nodes in 140 domains, in segments of 8. No store.
 
-"Sorting anew" orders all nodes by domain and infra rank and deals ranks out: no segment is kept within a domain, no
-survivor keeps its rank. It is the least that anybody who wants an order must do.
+"Sorting anew" orders all nodes by domain and infra rank, and gives them ranks in that order. It keeps no segment within
+a domain, and no survivor's rank. Any placement that wants an order must do at least this.
 """
 
 from __future__ import annotations

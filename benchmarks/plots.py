@@ -18,7 +18,7 @@ TITLES = {
     "read": "a consistent snapshot of all nodes",
     "recovery": "from a failure until ranks are held, workers are started, a step is trained",
 }
-"""What there are pictures of, and what is timed."""
+"""The benchmarks that have a picture, and what is timed there."""
 
 COLORS = ("#0b6bcb", "#c4452d", "#6b7280", "#b07d12", "#3f8f4f", "#8652a8")
 """Ours first; the others in the order they come."""
@@ -29,7 +29,7 @@ MARKERS = "oDs^"
 
 
 class CannotDraw(Exception):
-    """matplotlib is not there."""
+    """matplotlib is not installed."""
 
     def __init__(self) -> None:
         super().__init__("plots need matplotlib: pip install 'ft-rendezvous[plots]'")
@@ -162,7 +162,7 @@ def _draw_line(axes: Any, line: Line, color: str, marker: str) -> None:
 
 
 def _name_late(axes: Any, lines: Iterable[Line]) -> None:
-    """Say once, at the first of them, who did not finish: their marks lie upon each other."""
+    """Name the contenders that did not finish once, at the first mark: their marks lie upon each other."""
     late = [(nodes, limit_s, line.label) for line in lines for nodes, limit_s in line.late]
     if late:
         nodes, limit_s, _ = min(late)

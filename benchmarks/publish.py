@@ -1,4 +1,4 @@
-"""`python -m benchmarks report [FILE]... [--out DIR]`: earlier results as a page, plots and a table for the README."""
+"""`python -m benchmarks report [FILE]... [--out DIR]`: earlier results as a page with plots."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from benchmarks import pages, plots, runs
 from benchmarks.machine import ROOT
 
 DOCS = ROOT / "docs"
-README = ROOT / "README.md"
-START, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,9 +21,6 @@ def main(arguments: Sequence[str]) -> int:
     except plots.CannotDraw as error:
         print(error, file=sys.stderr)
         return 1
-    if options.out is None:
-        README.write_text(replace_section(README.read_text(), pages.readme_of(found)))
-        written.append(README)
     for path in written:
         print(f"written: {path}")
     return 0
@@ -33,19 +28,24 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks report", description="Render results as a page with plots, and the README's table."
+        prog="python -m benchmarks report", description="Write results as a page with plots."
     )
     parser.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="results, later ones win; else the newest whole run"
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="results; of two files the later one wins. Default: the newest whole run",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="write the page and its images there, leave the README alone"
+        "--out", type=Path, metavar="DIR", help="where to write the page and its images. Default: docs/"
     )
     return parser.parse_args(arguments)
 
 
 def write(found: Sequence[runs.Run], directory: Path) -> list[Path]:
-    """Write the page and its plots; plots first, so that no page shows one that could not be drawn."""
+    """Write the plots and then the page, so that no page shows a plot that could not be drawn."""
+    found = [runs.with_shown_names(run) for run in found]
     images = [
         plots.draw(name, run, directory / "images")
         for name, run in runs.latest_of(found).items()
@@ -54,12 +54,3 @@ def write(found: Sequence[runs.Run], directory: Path) -> list[Path]:
     page = directory / "benchmarks.md"
     page.write_text(pages.page_of(found))
     return [page, *images]
-
-
-def replace_section(text: str, section: str) -> str:
-    """The README with another section between its markers."""
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        raise ValueError(f"the README has no section between {START} and {END}")
-    return f"{before}{START}\n{section}\n{END}{after}"

@@ -1,10 +1,10 @@
 """`read`: a consistent snapshot of all nodes of a cycle, as typed records.
 
-The part of the coordinator's look that concerns the nodes' records; leases are judged from the beats, which it reads
-besides. The first read decodes everything; a re-read finds nothing new. The slot layout has no cheaper way to know that
-no slot has changed than to read them again. As the field reads slots, all are asked for in one request; "by the
-thousand" is what it could do better. A sample is the mean of the same number of reads in a row for every contender, up
-to 10,000 nodes 3 or 5, after one that does not count; of 100,000 nodes it is one.
+This is the part of the coordinator's work that reads the nodes' records. It also reads the beats, which are not part of
+this. The first read decodes all records. A re-read finds nothing new; with slots, the only way to know that is to read
+all slots again. Other rendezvous ask for all slots in one request. "By the thousand" is a better way, which none of
+them uses. A sample is the mean of several reads in a row, the same number for every contender: 3 or 5 up to 10,000
+nodes, one for 100,000 nodes. One read before them does not count.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def fill(store: Store, count: int) -> int:
     store.set(keys.arrived(CYCLE_ID), str(count))
     store.set(keys.withdrawn(CYCLE_ID), "0")
     write_slots(store, arrivals)
-    store.get(COUNT_KEY)  # Writes are not acknowledged: who reads first must not wait for them to land.
+    store.get(COUNT_KEY)  # Writes are not acknowledged: the first reader must not wait for them to land.
     return sum(map(len, logs))
 
 

@@ -1,12 +1,12 @@
-"""`recovery`: of 8 + 1 nodes, eight train and one waits; workers fail, or a node dies; until every rank is held again.
+"""`recovery`: of 8 + 1 nodes, eight train and one waits. Workers fail, or a node dies. Until every rank is held again.
 
-Three ways to look at it:
+Three views of it:
 
-    a worker fails      a contest of rendezvous alone: no workers to stop or to start, and a node asks a hundred times a
-                        second whether its world is over, where torch's agent asks ten times
+    a worker fails      rendezvous alone: no workers to stop or to start, and a node asks a hundred times per second
+                        whether its world is over, where torch's agent asks ten times
     a node is killed    ours alone, by the coordinator's own clock, against our targets
-    a torchrun killed   a contest of real processes: until the new workers had started, and trained a step; as all come,
-                        and with both told to take a node for dead after 3 s
+    a torchrun killed   real processes: until the new workers have started, and have trained a step; with default
+                        settings, and with settings that make both declare a node dead after 3 s
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _prepare_worker_fails(count: int, has_nvrx: bool) -> Iterator[Mapping[str, S
         "c10d, unshared": partial(form.sample, count, serve_raw, restart_c10d),
     }
     if has_nvrx:
-        contenders["nvrx"] = partial(form.sample, count, serve_raw, restart_nvrx)
+        contenders[nvrx.CONTENDER] = partial(form.sample, count, serve_raw, restart_nvrx)
     yield contenders
 
 

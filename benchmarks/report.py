@@ -1,4 +1,4 @@
-"""What came out: a table to read, a file to compare."""
+"""What came out of a run: a table for the terminal, and a file to compare with later."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ class Row:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+def shown_name(contender: str, machine: Mapping[str, Any]) -> str:
+    """What people read. Files keep the plain name, so that results of all versions can be read and compared."""
+    version = machine.get(nvrx.PACKAGE) if contender == nvrx.CONTENDER else None
+    return f"{contender} {version}" if version else contender
+
+
 def rows_of(case: Case, times: Mapping[str, Times]) -> list[Row]:
     return [
         Row(
@@ -64,7 +70,9 @@ def table_of(rows: Iterable[Row], machine: Mapping[str, Any]) -> Table:
         if seen not in (None, group):
             table.add_section()
         style = "bold" if row.contender == OURS else None
-        table.add_row(*(group if group != seen else ("", "")), row.contender, *_numbers(row), style=style)
+        table.add_row(
+            *(group if group != seen else ("", "")), shown_name(row.contender, machine), *_numbers(row), style=style
+        )
         seen = group
     return table
 
@@ -92,7 +100,7 @@ def _numbers(row: Row) -> tuple[str, str, str]:
 
 
 def digits(value: float) -> str:
-    """Three digits that count, none of them in an exponent: 1,295 and 0.0451."""
+    """Three significant digits, without an exponent: 1,295 and 0.0451."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -101,13 +109,13 @@ def digits(value: float) -> str:
 
 
 def warnings_of(machine: Mapping[str, Any], rows: Iterable[Row] = ()) -> list[str]:
-    """What on this machine spoils the numbers."""
+    """Facts of this machine that make the numbers less reliable."""
     found: list[str] = []
     load = max(look.get("load_1min", 0.0) for look in (machine, machine.get("after", {})))
     if load > machine["cores"]:
         found.append(f"the machine is busy (load {load:.1f}): trust ratios only")
     if machine.get(nvrx.PACKAGE, "") is None:
-        found.append(f"{nvrx.PACKAGE} is not installed: nvrx takes no part")
+        found.append(f"{nvrx.PACKAGE} is not installed: {nvrx.CONTENDER} does not take part")
     pauses = explain_pauses(machine, [(f"{row.contender} ({row.benchmark}, {row.case})", row.seconds) for row in rows])
     return [*found, pauses] if pauses else found
 
@@ -121,7 +129,7 @@ def write_json(
     *,
     only: Sequence[str] = (),
 ) -> None:
-    """Write everything down. `only` names the benchmarks that were run, if some were not."""
+    """Write all results. `only` names the benchmarks that ran, if some did not."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "machine": machine,

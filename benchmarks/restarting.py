@@ -1,7 +1,7 @@
 """A world beside a spare in which the workers of one node fail: one restart, timed.
 
 All nodes are threads of one process, the store is in another. They know that the world is over as soon as their
-rendezvous lets them know: nobody waits for the tick of torch's agent, and no workers take time to stop.
+rendezvous lets them know: no node waits for the tick of torch's agent, and no workers take time to stop.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def wait_for(is_true: Callable[[], bool]) -> None:
 
 
 def restart(count: int, open_node: Callable[[int], Node]) -> Formed:
-    """From the failure on one node until every rank of the next world is held by somebody."""
+    """From the failure on one node until every rank of the next world is held."""
     nodes = [future.result() for future in [in_thread(partial(open_node, index)) for index in range(count)]]
     _, becoming = form_beside_spare(nodes, lambda: open_node(count))
     following = [in_thread(partial(follow, node)) for node in nodes[1:]]

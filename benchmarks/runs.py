@@ -1,6 +1,7 @@
 """Results of earlier runs: which files there are, and what is in them.
 
-Refuses to judge or to draw anything. What a file does not have, because it is older or a part of a run, is left out.
+This module does not judge and does not draw. A file may lack something, because it is older or only a part of a run;
+then that is left out.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import ROOT
 from benchmarks.measure import Finding
-from benchmarks.report import Row
+from benchmarks.report import Row, shown_name
 
 DIRECTORY = ROOT / "benchmarks" / "results"
 _stamped = re.compile(r"\d{8}T\d{6}Z\.json")
@@ -36,7 +37,7 @@ class Run:
 
     @property
     def benchmarks(self) -> list[str]:
-        """Those it has anything of, in the order they were run."""
+        """The benchmarks that the run has results of, in the order they ran."""
         found = [row.benchmark for row in self.rows] + [finding.benchmark for finding in self.findings]
         return list(dict.fromkeys(found))
 
@@ -68,6 +69,11 @@ def read(path: Path) -> Run:
         rows=[Row(**{**_known(Row, row), "seconds": tuple(row["seconds"])}) for row in content["rows"]],
         findings=[Finding(**_known(Finding, found)) for found in content.get("findings", [])],
     )
+
+
+def with_shown_names(run: Run) -> Run:
+    """The same run with the names of contenders that people read."""
+    return replace(run, rows=[replace(row, contender=shown_name(row.contender, run.machine)) for row in run.rows])
 
 
 def find_newest(directory: Path = DIRECTORY) -> Path:

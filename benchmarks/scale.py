@@ -1,25 +1,28 @@
-"""`scale`: how long a world of N nodes takes to form, and what gives way first, by a model of operations x cost.
+"""`scale`: how long a world of N nodes takes to form, and which limit is reached first, by a model: operations x cost.
 
-The store serves one operation at a time, the coordinator decides in one thread, and neither goes on while it waits for
-the other. So the time to form is a sum, with the costs of this machine, from the moment all are connected:
+The store serves one operation at a time. The coordinator decides in one thread. Each waits for the other. So the time
+to form is a sum, with the costs of this machine, from the moment when all nodes are connected:
 
-    arrive     N x (2 `add`, `append`, `get` of the head)                       the store
+    arrive     N x (`compare_set`, `add`, `append`, `get` of the head)          the store
     decide     logs, `check` and `multi_get` of N beats, `multi_set` of the     both, in turn
                seal; N x (decode, admit, place, seat, encode)
     hear       N x (blocked `get` of the seal, woken)                           the store
     latency    the round trips of the last node, and of the coordinator         the network
 
-Left out: beats while the world forms (their share of the store's time is told instead), the coordinator's looks
-meanwhile (the measured time of the store host has them), phases that overlap, a network slower than loopback, lost
-packets, memory. A *node* costs nothing here: each has a machine of its own.
+The model takes a `compare_set`, by which a node beats, to cost as much as an `add`.
 
-Two things are checked. The CPU time that the store host took, in worlds of generated nodes, beside what the model says
-of it: all of the above but the latency, and what it takes to record the run, which keeps nobody waiting. And the time
-of measured worlds; those have all their nodes on the store's machine, so for them the nodes' work is added:
+The model leaves out: beats while the world forms (the page shows their share of the store's time), earlier looks of the
+coordinator (the measured time of the store host includes them), phases that overlap, a network slower than loopback,
+lost packets, memory. A *node* costs nothing here: each has a machine of its own.
+
+Two predictions are checked. The first is the CPU time of the store host in worlds of generated nodes: all of the above
+without the latency, and the recording of the run, for which no node waits. The second is the time of measured worlds.
+All their nodes are on the store's machine, so the nodes' work is added:
 
     threads    what a world of 64 threads in one process takes beyond the model, per node; several such processes
-               share the processors (so 64 threads say nothing about the model, and are left out)
-    generated  the load generator's CPU per node; it and the store work side by side, so the longer of both counts
+               share the processors (so a world of 64 threads cannot check the model, and is left out)
+    generated  the load generator's CPU per node; the generator and the store work at the same time, so the longer of
+               both counts
 """
 
 from __future__ import annotations
@@ -135,14 +138,14 @@ class Model:
         return {
             f"open files of the store host ({CONNECTIONS} per node, at most {files:,})": (files - ours.FILES_BESIDE)
             // CONNECTIONS,
-            f"the store, if everybody beats every {BEAT_S:g} s": _most(lambda n: self.beat_share(n) <= 1),
+            f"the store, if all nodes beat every {BEAT_S:g} s": _most(lambda n: self.beat_share(n) <= 1),
             f"the store, if all arrive at once and a beat waits {LEASE_S:g} s": _most(
                 lambda n: self.arrive(n) <= LEASE_S
             ),
             f"the coordinator, if it reads all beats in {look_limit_s:g} s": _most(
                 lambda n: self.read_beats(n) + n * look_s <= look_limit_s
             ),
-            f"a network of 10 Gbit/s, if everybody beats every {BEAT_S:g} s": _most(
+            f"a network of 10 Gbit/s, if all nodes beat every {BEAT_S:g} s": _most(
                 lambda n: n * beat_bytes <= NETWORK_BYTES_S * BEAT_S
             ),
         }
@@ -178,13 +181,13 @@ def measure_host(nodes: int) -> float:
 
 
 def tell(costs: Costs, hosts_s: Mapping[int, float]) -> list[Finding]:
-    """The costs, from which anybody can predict anew; what they predict; what gives way first, first."""
-    model, told = Model(costs), list(findings_of(costs))
-    told += [Finding(NAME, HOST_CPU, f"{nodes:,} nodes", seconds, "s") for nodes, seconds in hosts_s.items()]
+    """The costs, from which a reader can predict again; what they predict; and the limits, lowest first."""
+    model, found = Model(costs), list(findings_of(costs))
+    found += [Finding(NAME, HOST_CPU, f"{nodes:,} nodes", seconds, "s") for nodes, seconds in hosts_s.items()]
     for nodes in NODES:
         case = f"{nodes:,} nodes"
-        told.append(Finding(NAME, case, "predicted time to form", model.form(nodes), "s"))
-        told.append(Finding(NAME, case, "share of the store's time that beats take", model.beat_share(nodes), ""))
+        found.append(Finding(NAME, case, "predicted time to form", model.form(nodes), "s"))
+        found.append(Finding(NAME, case, "share of the store's time that beats take", model.beat_share(nodes), ""))
     for what, work in (
         ("connecting, before: the store", model.connect),
         ("nodes arrive: the store", model.arrive),
@@ -192,10 +195,10 @@ def tell(costs: Costs, hosts_s: Mapping[int, float]) -> list[Finding]:
         ("nodes hear of it: the store", model.hear),
         ("meanwhile: a network of 10 Gbit/s", model.transfer),
     ):
-        told.append(Finding(NAME, PHASES, what, work(TARGET), "s"))
+        found.append(Finding(NAME, PHASES, what, work(TARGET), "s"))
     for what, nodes in sorted(model.lasts_for().items(), key=lambda item: item[1]):
-        told.append(Finding(NAME, LASTS, what, nodes, "nodes", f"{TARGET:,}", nodes >= TARGET))
-    return told
+        found.append(Finding(NAME, LASTS, what, nodes, "nodes", f"{TARGET:,}", nodes >= TARGET))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""`steady`: what a run costs while nothing happens, and whether it grows while much does.
+"""`steady`: what a run costs while nothing happens, and whether its memory grows over many cycles.
 
-No contest: operations, shares of a CPU and megabytes, beside what they should be. Of the idle nodes one is a handler
-with its link, asked ten times a second whether its workers must stop, as torch's agent asks; the others have one
-connection each and do nothing but beat. The memory is the store host's: the server, the coordinator, and what is
-recorded of the run, which has a summary of each of the last 10,000 cycles.
+No contest: operations, shares of a CPU and megabytes, with their targets. One of the idle nodes is a real handler with
+its threads. Ten times per second it is asked whether its workers must stop, as torch's agent does. The other nodes have
+one connection each and only beat. The memory is that of the store host: the server, the coordinator, and the record of
+the run with a summary of each of the last 10,000 cycles.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def restart_again_and_again(
         while True:
             node.join()
             if node.cycle_id % run.min_nodes != index:
-                node.wait_over()  # It may miss a cycle, but never its own: nobody else ends that.
+                node.wait_over()  # It may miss a cycle, but never its own: no other node ends that.
             elif node.cycle_id in marks:
-                time.sleep(2 * run.beat_s)  # What everybody has read is deleted once a beat has said so.
+                time.sleep(2 * run.beat_s)  # The coordinator deletes what all nodes have read, once their beats say so.
                 sizes[node.cycle_id] = rss_bytes(host_pid)
                 if len(sizes) == len(marks):
                     is_done.set()

@@ -1,4 +1,4 @@
-"""What we set out to reach in contests, and whether a run did."""
+"""The targets in contests, and whether a run met them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Target:
     at_most: float | None = None
 
     def judge(self, rows: Rows) -> Finding | None:
-        """How we fare; who did not finish ourselves has missed it. None if this was not measured."""
+        """Whether the target is met; it is missed if ours did not finish. None if this was not measured."""
         row = rows.get((self.benchmark, self.case, self.contender))
         if row is None:
             return None
@@ -38,7 +38,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What ours may take, by the clock: for what users wait for."""
+    """How long ours may take, by the clock, where users wait for it."""
 
     benchmark: str
     case: str

@@ -1,16 +1,15 @@
-"""Everything this package raises, by who must act.
+"""All errors of this package, by who must act.
 
     FtError
     ├── ConfigError          the user: a setting, an endpoint, a launch command is wrong
     ├── StoreUnavailable     the cluster: the store host is gone, silent, or not ours
-    ├── Refused              the user: the coordinator turned this node away, and says why
-    ├── Unhealthy            the cluster: this node found itself unfit to train
-    ├── StateUnavailable     the user or the cluster: what is known of a run cannot be had from there
-    ├── RunClosed            nobody: the run is over; carries its verdict
+    ├── Refused              the user: the coordinator refused this node, and says why
+    ├── Unhealthy            the cluster: the health check of this node failed
+    ├── StateUnavailable     the user or the cluster: the state of a run cannot be read
+    ├── RunClosed            no action: the run is over; carries its verdict
     └── ProtocolBug          us: an invariant of the protocol does not hold
 
-Errors carry fields; the message is the fact, then the next step. Translation to torch's error types
-happens in `handler` and nowhere else.
+Errors carry fields. A message is the fact, then the next step. Only `agent/handler` translates to torch's error types.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class FtError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class ConfigError(FtError):
-    """A setting or a command line that cannot work; the message says what to change."""
+    """A setting or a command line that cannot work. The message says what to change."""
 
 
 class StoreUnavailable(FtError):
-    """The store cannot be reached, went silent, or is not the one this run began with."""
+    """The store cannot be reached, does not answer, or is not the store with which this run began."""
 
     def __init__(self, endpoint: str, fact: str, *, is_refused: bool = False) -> None:
         super().__init__(f"store {endpoint}: {fact}")
@@ -49,7 +48,7 @@ class Refused(FtError):
 
 
 class Unhealthy(FtError):
-    """This node is not fit to train and has withdrawn from the run."""
+    """This node is not healthy and has withdrawn from the run."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"this node is unhealthy and has withdrawn: {reason}")
@@ -57,7 +56,7 @@ class Unhealthy(FtError):
 
 
 class StateUnavailable(FtError):
-    """What is known of a run cannot be had where it was looked for; the message says where else, or what to do."""
+    """The state of a run is not where it was looked for. The message says where else to look, or what to do."""
 
 
 class RunClosed(FtError):
@@ -70,4 +69,4 @@ class RunClosed(FtError):
 
 
 class ProtocolBug(FtError):
-    """An invariant of ours does not hold; please report it with the log."""
+    """An invariant of this package does not hold. Please report it, with the log."""

@@ -1,7 +1,7 @@
-"""What a training script may call: who this worker is, and three messages to its agent.
+"""What a training script may call: it can ask for this worker's place in the run, and send its agent three messages.
 
-A message is one datagram. No call waits, and none raises because of how the process was started: a script that uses
-this module also runs without this backend. The module imports nothing beyond the standard library.
+A message is one datagram. No call waits, and no call raises because of how the process was started: a script that uses
+this module also runs without this backend. Importing it loads only the standard library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ft_rendezvous.text import one_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """This worker's place in the run, in the cycle it was started for."""
+    """This worker's place in the run, in the cycle for which it was started."""
 
     run_id: str
     cycle_id: int
@@ -37,7 +37,7 @@ class WorkerInfo:
 
 
 def info() -> WorkerInfo | None:
-    """This worker's place; None in a process that is no worker under this backend."""
+    """This worker's place. None if this process is not a worker under this backend."""
     cycle_id, node_rank = _number("FT_CYCLE_ID"), _number("FT_NODE_RANK")
     rank, world_size = _number("RANK"), _number("WORLD_SIZE")
     run_id, role = os.environ.get("TORCHELASTIC_RUN_ID"), os.environ.get("ROLE_NAME")
@@ -56,30 +56,30 @@ def info() -> WorkerInfo | None:
 
 
 def request_restart(reason: str) -> bool:
-    """Ask for a restart of all workers, in a new cycle. False if no agent received the message."""
+    """Ask that all workers of the run restart in a new cycle. False if there is no agent to ask."""
     return _send(RestartMessage, reason=one_line(reason))
 
 
 def request_drain(reason: str = "") -> bool:
-    """Ask that this node gives up its place in the next cycle. False if no agent received the message."""
+    """Ask to drain this node: it gives up its place in the next cycle. False if there is no agent to ask."""
     return _send(DrainMessage, reason=one_line(reason))
 
 
 def at_checkpoint() -> bool:
-    """Say that a checkpoint has just been written: a good moment to open a cycle that was asked for.
+    """Report that a checkpoint has just been written: if a cycle waits for a checkpoint, it opens now.
 
-    False if no agent received the message.
+    False if there is no agent to ask.
     """
     return _send(CheckpointMessage)
 
 
-def _send(message_type: type[WorkerMessage], **content: str) -> bool:
-    """Whether the message is in the agent's inbox. Training goes on where the inbox is full or gone."""
+def _send(message_type: type[WorkerMessage], **fields: str) -> bool:
+    """Send a message to the agent's inbox. False if the inbox is full or gone: training must not stop for that."""
     cycle_id, local_rank = _number("FT_CYCLE_ID"), _number("LOCAL_RANK")
     address = os.environ.get(INBOX_VARIABLE, "")
     if cycle_id is None or local_rank is None or not address.startswith("@"):
         return False
-    message = message_type(cycle_id=cycle_id, local_rank=local_rank, **content)
+    message = message_type(cycle_id=cycle_id, local_rank=local_rank, **fields)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
             sock.sendto(encode(message), socket_name(address))

@@ -1,4 +1,4 @@
-"""What all tests share: a resolver that gives up soon, and Hypothesis without a stopwatch."""
+"""What all tests share: a resolver that gives up soon, Hypothesis without a stopwatch, and which tests are slow."""
 
 from __future__ import annotations
 
@@ -21,16 +21,42 @@ settings.load_profile("ft")
 
 SLURM_TESTS = "tests/slurm/"
 
+SLOW_TESTS = (
+    SLURM_TESTS,
+    "tests/integration/",
+    "tests/state/page/",
+    # Real worlds of many nodes, in processes of their own.
+    *(f"tests/benchmarks/test_{name}.py" for name in ("children", "contenders", "crowd", "load", "recovery", "steady")),
+    "tests/benchmarks/test_scale.py::test_costs_are_measured_and_told",
+    # Real torchrun processes, or processes that are killed and found again.
+    *(f"tests/cli/test_{name}.py" for name in ("demo", "launcher", "serve", "status")),
+    "tests/agent/",
+    "tests/worker/test_example.py",
+    # Torch's own timeout of 30 s.
+    "tests/contract/test_torch.py::test_a_connection_that_is_reset_in_the_exit_barrier_costs_a_node_nothing",
+    # Thousands of seeds.
+    "tests/sim/test_sim.py",
+    # Networks and resolvers that are slow on purpose; some need root.
+    *(f"tests/doctor/test_{name}.py" for name in ("alone", "networks", "together")),
+    # Many clients, large runs, a busy host.
+    "tests/state/test_seal_latency.py",
+    *(f"tests/state/web/test_{name}.py" for name in ("hostile", "large")),
+)
+"""Tests that need root, SLURM, a browser or torchrun, or take long, by how their names begin."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.nodeid.startswith(SLURM_TESTS))
+    for item in items:
+        if item.nodeid.startswith(SLOW_TESTS):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Tests go to whichever worker is free, but all that need the SLURM cluster to one, and last.
+    """Give each test to the next free process, but all tests of the SLURM cluster to one process, at the end.
 
-    There is one cluster, and its six nodes leave little of a small machine for anybody else.
+    There is one cluster, and its six nodes leave little of a small machine for other tests.
     """
     config.option.loadscopereorder = False
 
@@ -44,14 +70,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.fixture(autouse=True, scope="session")
 def own_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the processes of a test leave in the temporary directory (torchrun leaves one each) is kept in pytest's."""
+    """Processes of a test leave files in the temporary directory (each torchrun does): keep them in pytest's own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
         yield
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Where everything must run (FT_NO_SKIPS, set by .ci/run), a skipped test is a failure."""
+    """Where all tests must run (FT_NO_SKIPS, which .ci/run sets), a skipped test is a failure."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("FT_NO_SKIPS") and reporter is not None and reporter.stats.get("skipped"):
         reporter.write_line("a test was skipped, and FT_NO_SKIPS is set", red=True)

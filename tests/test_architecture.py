@@ -18,9 +18,9 @@ CORE = sorted((ROOT / "core").glob("*.py"))
 DOCTOR = sorted((ROOT / "doctor").rglob("*.py"))
 STATE = sorted((ROOT / "state").rglob("*.py"))
 JUDGING = [*sorted((ROOT / "doctor" / "checks").glob("*.py"))]
-JUDGING += [ROOT / "doctor" / f"{name}.py" for name in ("facts", "findings", "wording", "judging")]
-FOLDING = [ROOT / "state" / "model" / f"{name}.py" for name in ("records", "known", "fold", "events", "view")]
-FOLDING += [ROOT / "state" / "report" / f"{name}.py" for name in ("report", "page")]
+JUDGING += [ROOT / "doctor" / f"{name}.py" for name in ("facts", "findings", "node_names", "judging")]
+FOLDING = [ROOT / "state" / "model" / f"{name}.py" for name in ("records", "run_state", "fold", "events", "view")]
+FOLDING += [ROOT / "state" / "report" / f"{name}.py" for name in ("run_report", "markdown")]
 LAYERS = (
     "errors",
     "text",
@@ -52,7 +52,7 @@ TORCHLESS += [
 TORCHLESS += [ROOT / "store" / "raw_client.py"]
 REACHES_INTO_TORCH = ("agent/torch_patches.py", "agent/agent_store.py")
 CATCHERS: tuple[str, ...] = ("agent/handler.py", "agent/worker_inbox.py", "agent/nvidia_health.py", "host/host.py")
-CATCHERS += ("node/threads.py", "protocol/node_loop.py", "state/record/recorder.py", "state/web/hub.py")
+CATCHERS += ("node/threads.py", "protocol/node_loop.py", "state/record/recorder.py", "state/web/live_run.py")
 
 KNOWN_DUPLICATES = {
     *("Answer", "Asked", "Check", "Drain", "Endpoint", "Failure", "Glimpse", "Line", "LogReader", "Member", "Node"),
@@ -174,7 +174,7 @@ def test_what_is_known_of_a_run_is_told_without_torch(path: Path) -> None:
     assert not [name for name in imports_of(path) if name.startswith(needs_torch)]
 
 
-@pytest.mark.parametrize("name", ["records", "known", "fold", "events", "view"])
+@pytest.mark.parametrize("name", ["records", "run_state", "fold", "events", "view"])
 def test_what_is_known_of_a_run_knows_no_clock_and_no_file(name: str) -> None:
     forbidden = {"time", "datetime", "logging", "random", "os", "socket", "threading", "asyncio", "pathlib"}
     assert not {module.split(".")[0] for module in imports_of(ROOT / "state" / "model" / f"{name}.py")} & forbidden
@@ -207,7 +207,7 @@ def test_torchs_internals_are_reached_into_by_two_modules_only(path: Path) -> No
 @by_module
 def test_the_environment_is_read_in_one_place(path: Path) -> None:
     """`handler.py` writes to it: workers inherit the cycle from there. The demo starts processes and trains."""
-    if name_of(path) == "config/settings.py" or top_of(path) in ("launch", "cli"):
+    if name_of(path) == "config/load.py" or top_of(path) in ("launch", "cli"):
         return
     tree = ast.parse(path.read_text())
     uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")]

@@ -1,7 +1,7 @@
 """Torch's own dynamic rendezvous on its c10d backend, as torchrun runs it by default.
 
 Its nodes start after a random delay of up to 0.3 s, share one pickled state through compare-and-set, and look at it
-once a second, also when they are asked whether somebody waits. With MIN = MAX it seals as soon as all have come, so no
+once a second, also when they are asked whether a node waits. With MIN = MAX it seals as soon as all have come, so no
 setting slows it down here.
 """
 
@@ -28,7 +28,7 @@ class Node(AgentNode):
 
     @property
     def is_parked(self) -> bool:
-        """Whether somebody waits as a spare. There is no other way to know than the shared state."""
+        """Whether a node waits as a spare. Only the shared state says so."""
         found = self._backend.get_state()
         return found is not None and bool(pickle.loads(found[0]).redundancy_list)
 

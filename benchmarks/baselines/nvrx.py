@@ -1,9 +1,13 @@
-"""The rendezvous of nvidia-resiliency-ext, its `FtRendezvousHandler`: a descendant of torch's, with spares.
+"""The rendezvous of nvidia-resiliency-ext 0.4.1, its `FtRendezvousHandler`: torch's c10d handler, with spares added.
 
-It shares one pickled state as c10d does and looks at it once a second. Before a node joins it checks the GPUs; where
-there are none that takes 3 ms. Its agent exchanges the workers' address through the store, so this is part of joining.
+0.4.1 is the newest version on PyPI. Later releases have another handler, the barrier rendezvous: see `barrier`.
 
-The package is optional. It is imported by the processes that use it and no other: it configures logging.
+All nodes share one pickled state, as with c10d, and each node reads it once per second. A node checks its GPUs before
+it joins; without GPUs that takes 3 ms. The agents exchange the workers' address through the store, so joining includes
+that.
+
+The package is optional (requirements-nvidia.txt). Only the processes that use it import it, because it configures
+logging.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from benchmarks.baselines.raw import HOST
 from benchmarks.crowd import NODES_PER_PROCESS, Formed, Seat, form_world
 from ft_rendezvous.config.addresses import format_endpoint
 
+CONTENDER = "nvrx"
+"""Its name in result files; people read it with the version."""
 PACKAGE = "nvidia-resiliency-ext"
 _MODULES = "nvidia_resiliency_ext.fault_tolerance"
 _opening = threading.Lock()
@@ -42,12 +48,12 @@ class Node(c10d.Node):
 
 
 def open_node(count: int, port: int, _index: int = 0) -> Node:
-    logging.disable(logging.CRITICAL)  # It tells at every join that there are no GPUs.
+    logging.disable(logging.CRITICAL)  # It logs at every join that there are no GPUs.
     rendezvous = _import("_torch_elastic_compat.rendezvous.api")
     params = rendezvous.RendezvousParameters(**c10d.named_parameters(count, port))
     backend, store = _import("_torch_elastic_compat.rendezvous.c10d_rendezvous_backend").create_backend(params)
-    # All handlers of a process want the same socket for their workers, of which there are none here: one opens at a
-    # time, and leaves no file behind.
+    # All handlers of a process open the same socket for their workers. Here are no workers: the handlers open it one
+    # after the other, and leave no file behind.
     with _opening:
         handler = _import("_ft_rendezvous").create_handler(store, backend, params)
         Path(_import("launcher").FT_LAUNCHER_IPC_SOCKET).unlink()

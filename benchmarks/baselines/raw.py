@@ -17,7 +17,7 @@ from ft_rendezvous.core.model import Arrival, Sealed, WorkerRanks
 from ft_rendezvous.core.model import Seat as PublishedSeat
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.codec import Keys
-from ft_rendezvous.protocol.ops import Add, Append, Get, Move, MultiSet, perform_move
+from ft_rendezvous.protocol.ops import Add, Append, CompareSet, Get, Move, MultiSet, perform_move
 from ft_rendezvous.store.client import TcpStore
 from ft_rendezvous.store.net import raise_file_limit
 
@@ -64,7 +64,7 @@ def make_event(count: int) -> bytes:
 def take_part(count: int, arrival: Arrival, event: bytes) -> Move[Seat]:
     """One node's operations, with nothing left to compute between them."""
     shard = codec.spread(arrival.incarnation, codec.shard_count(count))
-    beat, arrived = Add(_KEYS.beat(arrival.incarnation), 1), Add(_KEYS.arrived(CYCLE_ID), 1)
+    beat, arrived = CompareSet(_KEYS.beat(arrival.incarnation), b"", b"1"), Add(_KEYS.arrived(CYCLE_ID), 1)
     record = Append(_KEYS.log(CYCLE_ID, shard), codec.encode_record(arrival))
 
     def perform() -> Move[Seat]:

@@ -1,7 +1,7 @@
-"""The layout the field uses: one key per participant, a count beside them.
+"""The layout that other rendezvous use: one key per participant, and a count beside them.
 
 As the field reads it, there is one `check` and one `multi_get` for all slots; the store's time for a request grows with
-the square of its keys, so that who asks for a thousand at a time is much faster. The count is read before and after,
+the square of its keys, so that requests of a thousand keys are much faster. The count is read before and after,
 because slots are not read in one step with it.
 """
 
@@ -24,14 +24,14 @@ COUNT_KEY = "slots/count"
 BATCH = 1_024
 
 Participant = make_dataclass("Participant", Arrival.__struct_fields__, frozen=True, slots=True)
-"""An arrival as a plain dataclass, which is what the field decodes to."""
+"""An arrival as a plain dataclass, as other rendezvous decode it."""
 
 
 class Kind(StrEnum):
     """What is in a slot."""
 
     OBJECT = "object"
-    """An object with names, as the field has it."""
+    """A JSON object with names, as other rendezvous have it."""
     RECORD = "record"
     """A record as ours."""
 
@@ -96,4 +96,4 @@ READERS = {
     "slots, JSON, by the thousand": Reader(Kind.OBJECT, decode_json, BATCH),
     "slots, our codec, by the thousand": Reader(Kind.RECORD, decode_records, BATCH),
 }
-"""As the field reads them, and better than it does."""
+"""As other rendezvous read them, and in better ways."""

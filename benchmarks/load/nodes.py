@@ -22,8 +22,8 @@ from ft_rendezvous.core.model import Arrival, Head, Verdict
 from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.host.serve import new_id
 from ft_rendezvous.protocol import codec
-from ft_rendezvous.protocol.ops import Get, Move
-from ft_rendezvous.protocol.participant import Changed, Participant, Place
+from ft_rendezvous.protocol.ops import Get, Move, Rest
+from ft_rendezvous.protocol.participant import Participant, Place
 from ft_rendezvous.store.client import connect
 
 
@@ -59,27 +59,28 @@ def make_participant(run: RunSettings, head: Head, arrival: Arrival) -> Particip
 
 
 def take_part(participant: Participant) -> Move[Seat]:
-    """From the arrival to the seat: what a link's voice and ear do, in turns.
+    """From the arrival to the seat: what a node's writer and listener do, in turns.
 
-    The voice has nothing left to say when the flow waits for a change; then the ear may block.
+    The writer has nothing to do when the routine rests. Then the listener may block.
     """
-    flow = participant.next_place()
-    watch, question, answer = None, None, None
+    routine = participant.next_place()
+    watch, event_read, reply = None, None, None
     while True:
         try:
-            op = flow.send(answer)
+            step = routine.send(reply)
         except StopIteration as stop:
             return _seat_of(stop.value)
-        if not isinstance(op, Changed):
-            answer = yield op
+        if not isinstance(step, Rest):
+            reply = yield step
             continue
         if watch is None:
             watch = participant.watch(participant.incarnation)
-            question = next(watch)
-        assert question is not None
-        with suppress(StopIteration):  # The run is closed, and the flow ends with the verdict.
-            question = watch.send((yield question))
-        answer = None
+            event_read = next(watch)
+        assert event_read is not None
+        assert not isinstance(event_read, Rest), "the lease of this node has run out"
+        with suppress(StopIteration):  # The run is closed, and the routine ends with the verdict.
+            event_read = watch.send((yield event_read))
+        reply = None
 
 
 def _seat_of(place: Place | Verdict | Drained) -> Seat:

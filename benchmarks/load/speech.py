@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from ft_rendezvous.protocol.ops import Add, Append, Get, Move, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Add, Append, CompareSet, Get, Move, MultiSet, Op, Set
 
 T = TypeVar("T")
 
@@ -19,7 +19,8 @@ Reader = Callable[[bytes], Any]
 Talk = Generator[tuple[bytes, Reader], Any, T]
 """Yields what to say and how to read the answer; receives the answer."""
 
-_VALIDATE, _SET, _GET, _ADD, _WAIT, _APPEND, _MULTI_SET, _PING = (bytes([no]) for no in (0, 1, 3, 4, 6, 9, 11, 13))
+_VALIDATE, _SET, _COMPARE_SET, _GET, _ADD, _WAIT = (bytes([no]) for no in (0, 1, 2, 3, 4, 6))
+_APPEND, _MULTI_SET, _PING = (bytes([no]) for no in (9, 11, 13))
 _MAGIC = struct.pack("<I", 0x3C85F7CE)
 _STOPPED_WAITING = b"\x00"
 _length = struct.Struct("<Q")
@@ -40,7 +41,7 @@ def talk(move: Move[T]) -> Talk[T]:
         try:
             op = move.send(answer)
         except StopIteration as stop:
-            assert not unsent, "a move ends with a question, or nobody could tell when it has ended"
+            assert not unsent, "a move ends with a question: else its end could not be seen"
             result: T = stop.value
             return result
         match op:
@@ -52,6 +53,9 @@ def talk(move: Move[T]) -> Talk[T]:
             case Add():
                 said = _ADD + _key(op.key) + _number.pack(op.amount)
                 unsent, answer = b"", (yield unsent + said, read_number)
+            case CompareSet():
+                said = _COMPARE_SET + _key(op.key) + _data(op.expected) + _data(op.desired)
+                unsent, answer = b"", (yield unsent + said, read_value)
             case _:
                 unsent, answer = unsent + _write(op), None
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks import machine
 from benchmarks.scenarios_c10d import report
-from benchmarks.scenarios_c10d.observe import Story, tell
+from benchmarks.scenarios_c10d.observe import Story, describe
 from benchmarks.scenarios_c10d.scenarios import SCENARIOS
 from benchmarks.scenarios_c10d.stage import CONTENDERS, LIMIT_S, play
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options, complete: a part of the scenarios, or one backend, replaces no results unless it is told where."""
+    """All options. A part of the scenarios, or one backend, replaces no results unless an option names the file."""
     parser = argparse.ArgumentParser(prog=report.COMMAND, description="Ten things that happen to a job: ft and c10d.")
     parser.add_argument("--only", action="append", choices=list(SCENARIOS), help="this scenario; may be repeated")
     parser.add_argument("--backend", choices=("ft", "c10d", "both"), default="both")
@@ -66,11 +66,13 @@ def _play_all(options: argparse.Namespace, console: Console) -> dict[str, dict[s
     logs = options.logs or Path(tempfile.mkdtemp(prefix="ft-scenarios-"))
     console.print(f"logs: {logs}", soft_wrap=True)
     stories: dict[str, dict[str, Story]] = {name: {} for name in options.only}
-    for name, told in stories.items():
+    for name, by_contender in stories.items():
         for number, (label, contender) in enumerate(options.contenders.items()):
             story = play(SCENARIOS[name], contender, options.limit_s, logs / name / f"{number}-{contender.backend}")
-            told[label] = story
-            console.print(f"{name}, {label}: {story.outcome} in {story.took_s:.0f} s: {tell(story)}", soft_wrap=True)
+            by_contender[label] = story
+            console.print(
+                f"{name}, {label}: {story.outcome} in {story.took_s:.0f} s: {describe(story)}", soft_wrap=True
+            )
     return stories
 
 

@@ -54,10 +54,10 @@ class Story:
         return {"outcome": self.outcome, **named}
 
 
-def story_from(told: Mapping[str, Any]) -> Story:
+def story_from(written: Mapping[str, Any]) -> Story:
     """A story as it was written."""
-    fields = {name: value for name, value in told.items() if name != "outcome"}
-    return Story(**{**fields, "wants": {node: Want(want) for node, want in told["wants"].items()}})
+    fields = {name: value for name, value in written.items() if name != "outcome"}
+    return Story(**{**fields, "wants": {node: Want(want) for node, want in written["wants"].items()}})
 
 
 def is_wanted(code: int | None, want: Want) -> bool:
@@ -79,7 +79,7 @@ def classify(story: Story) -> Outcome:
     return Outcome.FLAWED if story.flaws else Outcome.FINE
 
 
-def tell(story: Story) -> str:
+def describe(story: Story) -> str:
     """The facts in one line."""
     facts: list[str] = []
     if story.recovery_s is not None:

@@ -63,7 +63,7 @@ def node_killed_replaced(stage: Stage) -> None:
 
 
 def late_node(stage: Stage) -> None:
-    """A third node comes to a job of 2:3 that trains: it disturbs nobody, and all exit 0 at the end."""
+    """A third node comes to a job of 2:3 that trains: it disturbs no node, and all exit 0 at the end."""
     job = stage.cluster.job("2:3", conf={"last_call_timeout": 5}, worker=["--until", stage.done])
     n0, n1 = stage.start_pair(job)
     old_pids = stage.pids()

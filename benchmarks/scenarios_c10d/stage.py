@@ -16,7 +16,7 @@ LIMIT_S = 90.0
 """What a scenario may take. None needs more than half of it when all goes well."""
 
 LAUNCHER = (*TORCHRUN, "--local-addr=127.0.0.1")
-"""C10d would tell workers the machine's name, which need not resolve."""
+"""c10d would give workers the machine's name, which need not resolve."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class Contender:
 CONTENDERS = {
     "ft": Contender("ft"),
     "c10d": Contender("c10d"),
-    # By default, c10d's rank 0 publishes the address of the workers' store once, and who joins in a later round waits
-    # for it in vain (torch 2.13, dynamic_rendezvous.py, `_bootstrap_store_info`). This is torch's switch to opt out.
+    # By default, c10d's rank 0 publishes the address of the workers' store once, and a node that joins in a later round
+    # waits for it in vain (torch 2.13, dynamic_rendezvous.py, `_bootstrap_store_info`). This is torch's switch to opt
+    # out.
     "c10d, unshared store": Contender("c10d", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
 }
 
@@ -48,7 +49,7 @@ class Stage:
 
     @property
     def done(self) -> Path:
-        """Workers that were told `--until` this file end well when it is there."""
+        """Workers that got `--until` this file end well when it exists."""
         return self.cluster.path("done")
 
     @property
@@ -71,7 +72,7 @@ class Stage:
         return first, second
 
     def start_parked(self, job: Job, name: str, beside: Node) -> Node:
-        """A node that nobody needs now. No log of c10d tells that it waits, so the others train on for a while."""
+        """A node that is not needed now. No log of c10d says that it waits, so the others train on for a while."""
         node = self.start(job, name)
         self.wait_connected(node, job)
         self.wait_steps(beside, 20)
@@ -93,7 +94,7 @@ class Stage:
         return wait_until(f"{node.name} trains{' again' if but else ''}", look, self.left_s)
 
     def wait_steps(self, node: Node, count: int) -> None:
-        """So many steps more, by whatever worker."""
+        """So many more steps, by any worker."""
         seen = len(node.reports("step"))
         wait_until(f"{node.name} goes on", lambda: len(node.reports("step")) >= seen + count or None, self.left_s)
 
@@ -105,15 +106,15 @@ class Stage:
 
     def note_ranks(self, ranks: dict[str, int], wanted: dict[str, int]) -> None:
         if ranks != wanted:
-            told = ", ".join(f"{name} {rank}" for name, rank in ranks.items())
-            self.story.flaws.append(f"ranks changed: {told}")
+            listed = ", ".join(f"{name} {rank}" for name, rank in ranks.items())
+            self.story.flaws.append(f"ranks changed: {listed}")
 
     def pids(self) -> set[int]:
         """Of all workers so far."""
         return {int(report["pid"]) for node in self.nodes.values() for report in node.reports("begin")}
 
     def end(self) -> None:
-        """Let whoever trains end, wait for all, and see what is left."""
+        """Let the training nodes end, wait for all nodes, and look at what is left."""
         self.done.touch()
         for node in self.nodes.values():
             with contextlib.suppress(AssertionError):
@@ -126,7 +127,7 @@ class Stage:
 
 
 def play(scenario: Callable[[Stage], None], contender: Contender, limit_s: float, logs: Path) -> Story:
-    """Play one scenario with one contender, with its logs in a directory, and tell what was seen."""
+    """Play one scenario with one contender, with its logs in a directory, and return what was seen."""
     started = time.monotonic()
     logs.mkdir(parents=True, exist_ok=True)
     stage = Stage(Cluster(logs, contender.backend), contender.env, started + limit_s)

@@ -24,11 +24,12 @@ from ft_rendezvous.agent import torch_events, torch_patches
 from ft_rendezvous.agent.agent_store import AgentStore
 from ft_rendezvous.agent.exit_command import run_exit_command
 from ft_rendezvous.agent.health import check_health
-from ft_rendezvous.agent.logging_setup import show_logs
+from ft_rendezvous.agent.logging_setup import set_up_logging
 from ft_rendezvous.agent.signals import first_signal_held, signals_held
 from ft_rendezvous.agent.torch_parts import check_torch
 from ft_rendezvous.agent.worker_group import WorkerGroup
-from ft_rendezvous.config.settings import Settings, parse_settings
+from ft_rendezvous.config.load import load_settings, locate_node
+from ft_rendezvous.config.settings import Settings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
@@ -50,11 +51,11 @@ def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
     """
     check_torch()
     torch_patches.install(FtRendezvousHandler)
-    show_logs()
+    set_up_logging()
     if params.run_id == "none":
         log.warning("the run id is torchrun's default 'none': pass --rdzv-id, or nodes of different jobs may meet")
     try:
-        settings = parse_settings(
+        settings = load_settings(
             endpoint=params.endpoint,
             run_id=params.run_id,
             min_nodes=params.min_nodes,
@@ -62,6 +63,7 @@ def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
             conf=params.config,
             local_addr=params.local_addr,
         )
+        settings = locate_node(settings)
     except FtError as error:
         log.error("%s", error)
         raise ValueError(str(error)) from None

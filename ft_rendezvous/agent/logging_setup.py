@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from ft_rendezvous.config.settings import log_level
+from ft_rendezvous.config.load import log_level
 
 
-def show_logs() -> None:
+def set_up_logging() -> None:
     """Log to standard error, as torch's elastic package does. Does nothing where logging is configured."""
     log = logging.getLogger("ft_rendezvous")
     if log.handlers or logging.getLogger().handlers:

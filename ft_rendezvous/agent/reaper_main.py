@@ -47,11 +47,16 @@ def end_carriers(entry: bytes) -> None:
     deadline = time.monotonic() + REAP_TIMEOUT_S
     empty_scans = 0
     while empty_scans < EMPTY_SCANS_NEEDED and time.monotonic() < deadline:
-        found = [pid for pid in _other_processes() if _carries(pid, entry)]
+        found = find_carriers(entry)
         for pid in found:
             _kill(pid, entry)
         empty_scans = 0 if found else empty_scans + 1
         time.sleep(SCAN_INTERVAL_S)
+
+
+def find_carriers(entry: bytes) -> list[int]:
+    """The processes that have this entry in their environment, without this process."""
+    return [pid for pid in _other_processes() if _carries(pid, entry)]
 
 
 def _other_processes() -> list[int]:

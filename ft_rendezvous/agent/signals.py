@@ -1,4 +1,4 @@
-"""The one place in `agent/` that replaces signal handlers. Python allows that in the main thread only."""
+"""The one place that replaces signal handlers, for agent and commands. Python allows it in the main thread only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from ft_rendezvous.config.settings import caught_signals
+from ft_rendezvous.config.load import caught_signals
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a process to end."""
 
 Handler = Callable[[int, FrameType | None], None]
 FormerHandlers = Mapping[signal.Signals, Any]
@@ -36,13 +39,18 @@ def restore_handlers(former: FormerHandlers) -> None:
 
 
 @contextlib.contextmanager
-def signals_held() -> Iterator[None]:
-    """Ignore signals for a while. A second signal must not interrupt a goodbye."""
-    former = replace_handlers(caught_signals(), lambda _signum, _frame: None)
+def on_signals(handler: Callable[[int], None], signums: Iterable[signal.Signals]) -> Iterator[None]:
+    """Call `handler` for these signals, for a while."""
+    former = replace_handlers(signums, lambda signum, _frame: handler(signum))
     try:
         yield
     finally:
         restore_handlers(former)
+
+
+def signals_held() -> contextlib.AbstractContextManager[None]:
+    """Ignore signals for a while. A second signal must not interrupt a goodbye."""
+    return on_signals(lambda _signum: None, caught_signals())
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from ft_rendezvous.agent.signals import first_of_burst, replace_handlers, restore_handlers
 from ft_rendezvous.agent.torch_parts import TESTED_TORCH
 from ft_rendezvous.agent.worker_group import STUCK_REASON, StartedWorkers
-from ft_rendezvous.config.settings import caught_signals
+from ft_rendezvous.config.load import caught_signals
 
 if TYPE_CHECKING:
     from ft_rendezvous.agent.handler import FtRendezvousHandler

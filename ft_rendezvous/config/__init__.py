@@ -1,4 +1,4 @@
-"""What users may say: settings, where a node is, and which settings can have no effect.
+"""Settings: what users may set, where a node is, and which settings have no effect.
 
-Owns the names, defaults and checks of every setting, and reads the environment. Decides nothing about a run.
+Owns the name, default and check of every setting, and reads the environment. Decides nothing about a run.
 """

@@ -1,4 +1,4 @@
-"""Endpoints and addresses as text. No lookup is ever made here."""
+"""Endpoints and addresses as text. It never looks a name up."""
 
 from __future__ import annotations
 

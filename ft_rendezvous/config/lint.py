@@ -1,4 +1,4 @@
-"""What in a run's settings can do nothing, so that nobody relies on it. Nothing here is an error."""
+"""Finds settings that have no effect, so that no user relies on them. None of them is an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Remark(NamedTuple):
 
 
 def remark_on(run: RunSettings) -> Iterator[Remark]:
-    """Settings without effect, and what was probably meant."""
+    """The settings without effect, each with what the user can do."""
     if run.policy is Policy.FIXED and run.grow is not Grow.NOW:
         yield Remark(f"grow={run.grow} has no effect with policy=fixed", "set policy=elastic, or leave grow out")
     if run.policy is Policy.ELASTIC and run.min_nodes == run.max_nodes:

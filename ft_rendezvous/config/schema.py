@@ -1,6 +1,6 @@
-"""From `--rdzv-conf` and TOML to the fields of a frozen dataclass: which keys there are, and what their values mean.
+"""Turns `--rdzv-conf` and TOML values into the fields of a frozen dataclass, and checks keys and types.
 
-A field takes part if its metadata names a key. Knows no setting by name; `settings` does.
+A field is a setting if its metadata names a key. This module knows no setting by name; `settings` defines them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def fields_by_key(owner: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def with_config_file(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, with what a file named by `config` adds to it."""
+    """The given values, with those from the TOML file that `config` names. Given values win."""
     given = dict(conf)
     path = given.pop("config", None)
     if path is None:
@@ -41,7 +41,7 @@ def with_config_file(conf: Mapping[str, Any]) -> dict[str, Any]:
     try:
         with Path(str(path)).open("rb") as file:
             from_file = tomllib.load(file)
-    except (OSError, ValueError) as error:  # Not TOML, or not even text.
+    except (OSError, ValueError) as error:  # Not TOML, or not text at all.
         raise ConfigError(f"config={path} cannot be read: {error}") from error
     return {**from_file, **given}
 
@@ -54,7 +54,7 @@ def check_known(given: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def values_for(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the given values that are an owner's, by field name and in the fields' types."""
+    """The given values that belong to a dataclass, by field name and with the field's type."""
     by_key, types = fields_by_key(owner), get_type_hints(owner)
     return {
         by_key[key].name: _convert(key, types[by_key[key].name], value) for key, value in given.items() if key in by_key
@@ -62,7 +62,7 @@ def values_for(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _convert(key: str, wanted: Any, value: Any) -> Any:
-    """Text from the command line, or a TOML value, as the field's type."""
+    """A text from the command line, or a TOML value, in the type of the field."""
     try:
         if wanted in (float, float | None):
             number = float(value)
@@ -88,7 +88,7 @@ def _to_count(value: Any) -> int:
 
 
 def is_digits(text: str) -> bool:
-    """Whether `int` reads it as a plain number; other scripts' digits and superscripts are not meant."""
+    """Whether the text is a plain number in ASCII digits. Superscripts and digits of other scripts are not."""
     return text.isascii() and text.isdecimal()
 
 

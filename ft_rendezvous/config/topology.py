@@ -1,43 +1,33 @@
-"""Where a node is: its domain or unit, from the source that a setting names.
+"""Finds a node's domain or unit from the source that a setting names.
 
-A source is `env:<variable>`, `slurm-topology[:<level>]`, `hostname:<regex>`, `nvlink` or `command:<command>`. Reads no
-environment of its own and decides nothing; whatever a source cannot tell is an error that names the node.
+A source is `env:<variable>`, `slurm-topology[:<level>]`, `hostname:<regex>`, `nvlink` or `command:<command>`. The
+caller passes the environment. If a source gives no name, the error names the node and the next step.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from tempfile import TemporaryFile
-from typing import IO
 
+from ft_rendezvous.config.commands import CommandNotStarted, CommandTimeout, run_command
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.text import MAX_NAME_CHARS
 
-COMMAND_S = 30.0
-"""How long a command may take; nvidia-smi has been seen to take ten seconds on a machine that has just started."""
-
-MOST_BYTES = 4 << 20
-"""Of a command's output; `nvidia-smi -q` prints about 10 KB per GPU."""
-
-LONGEST = 200
-"""Of a name, in characters: it travels in every arrival."""
+COMMAND_TIMEOUT_S = 30.0
+"""How long a command may take. nvidia-smi can take ten seconds on a machine that has just started."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a source may look at."""
+class SourceInput:
+    """What a source may use."""
 
     hostname: str
     env: Mapping[str, str]
 
 
-def find_name(key: str, source: str, place: Place) -> str:
-    """What the source says of this node. Raises ConfigError, naming the setting, the node and the next step."""
+def find_name(key: str, source: str, place: SourceInput) -> str:
+    """The name that the source gives this node. Raises ConfigError with the setting, the node and the next step."""
     kind, detail = split_source(key, source)
     try:
         name = _FINDERS[kind](detail, place)
@@ -46,19 +36,19 @@ def find_name(key: str, source: str, place: Place) -> str:
     return check_name(f"{key}={source}", name, place)
 
 
-def check_name(origin: str, name: str, place: Place) -> str:
-    """A name that can travel in every arrival, and be told in a log line."""
+def check_name(origin: str, name: str, place: SourceInput) -> str:
+    """The name, if it is short and printable: every arrival carries it, and log lines show it."""
     name = name.strip()
-    if not name or len(name) > LONGEST or not name.isprintable():
+    if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
         raise ConfigError(
-            f"{origin} says {name[:LONGEST]!r} of node {place.hostname}: "
-            f"make it one printable line of at most {LONGEST} characters"
+            f"{origin} says {name[:MAX_NAME_CHARS]!r} of node {place.hostname}: "
+            f"make it one printable line of at most {MAX_NAME_CHARS} characters"
         )
     return name
 
 
 def split_source(key: str, source: str) -> tuple[str, str]:
-    """A source's kind and detail, checked as far as that goes without asking it."""
+    """Kind and detail of a source. Checks its form, and does not use it."""
     kind, colon, detail = source.partition(":")
     if kind not in _FINDERS:
         raise ConfigError(f"{key}={source} is no source: use {', '.join(_FORMS[:-1])} or {_FORMS[-1]}")
@@ -77,21 +67,21 @@ def split_source(key: str, source: str) -> tuple[str, str]:
 
 
 class _NotFound(Exception):
-    """The source says nothing of this node; the message says why, and what to do."""
+    """The source gives no name for this node. The message says why, and what to do."""
 
 
-def _from_env(name: str, place: Place) -> str:
+def _from_env(name: str, place: SourceInput) -> str:
     value = place.env.get(name, "")
     if not value.strip():
         raise _NotFound(f"{name} is not set in its environment: set it before torchrun starts")
     return value
 
 
-def _from_slurm(level: str, place: Place) -> str:
-    """The path to the switch or block so many levels above the node: what shares its upper part sorts together."""
+def _from_slurm(level: str, place: SourceInput) -> str:
+    """The path to the switch or block `level` levels above the node. Paths of neighbours sort together."""
     address = place.env.get("SLURM_TOPOLOGY_ADDR", "")
     kinds = place.env.get("SLURM_TOPOLOGY_ADDR_PATTERN") or address
-    # A node's own name may have dots; the pattern tells how many parts come before it.
+    # A node's own name may have dots. The pattern tells how many parts come before it.
     above = address.split(".")[: kinds.count(".")]
     if not above:
         raise _NotFound(
@@ -104,15 +94,15 @@ def _from_slurm(level: str, place: Place) -> str:
     return ".".join(above[:depth])
 
 
-def _from_hostname(regex: str, place: Place) -> str:
+def _from_hostname(regex: str, place: SourceInput) -> str:
     match = re.search(regex, place.hostname)
     if match is None:
         raise _NotFound("its name does not match: change the expression, or give this node its own domain= or unit=")
     return "-".join(filter(None, match.groups())) or match.group()
 
 
-def _from_nvlink(_: str, place: Place) -> str:
-    """The NVLink domain and partition of the GPUs: what the fabric manager calls cluster and clique."""
+def _from_nvlink(_: str, place: SourceInput) -> str:
+    """The NVLink domain and partition of the GPUs. The fabric manager calls them cluster and clique."""
     found: set[str] = set()
     for fabric in _fabrics(_run(["nvidia-smi", "-q"], "nvidia-smi -q", place)):
         cluster = fabric.get("ClusterUUID", "")
@@ -137,7 +127,7 @@ _UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def _fabrics(text: str) -> list[dict[str, str]]:
-    """What `nvidia-smi -q` says under `Fabric`, of every GPU."""
+    """The `Fabric` section of every GPU in the output of `nvidia-smi -q`."""
     fabrics: list[dict[str, str]] = []
     depth: int | None = None
     for line in text.splitlines():
@@ -153,44 +143,27 @@ def _fabrics(text: str) -> list[dict[str, str]]:
     return fabrics
 
 
-def _from_command(command: str, place: Place) -> str:
+def _from_command(command: str, place: SourceInput) -> str:
     lines = _run(["/bin/sh", "-c", command], "the command", place).strip().splitlines()
     if len(lines) != 1:
         raise _NotFound(f"the command printed {len(lines)} lines: make it print one")
     return lines[0]
 
 
-def _run(command: list[str], called: str, place: Place) -> str:
-    """What a command prints. Its end is its own: what it leaves in the background is not waited for."""
-    with TemporaryFile() as out, TemporaryFile() as err:
-        try:
-            process = subprocess.Popen(
-                command, env=dict(place.env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0
-            )
-        except (OSError, ValueError) as error:
-            raise _NotFound(f"{called} could not be started: {error}: install it, or use another source") from error
-        try:
-            exit_code = process.wait(COMMAND_S)
-        except subprocess.TimeoutExpired:
-            raise _NotFound(f"{called} has not ended within {COMMAND_S:g} s: make it quicker") from None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        told = _read(out)
-        if exit_code != 0:
-            said = (_read(err).strip() or told.strip() or "nothing").splitlines()[-1]
-            raise _NotFound(f"{called} exited with {exit_code} and said: {said[:LONGEST]}")
-        return told
+def _run(command: list[str], called: str, place: SourceInput) -> str:
+    """What a command prints."""
+    try:
+        done = run_command(command, timeout_s=COMMAND_TIMEOUT_S, env=place.env)
+    except CommandNotStarted as error:
+        raise _NotFound(f"{called} could not be started: {error}: install it, or use another source") from error
+    except CommandTimeout:
+        raise _NotFound(f"{called} has not ended within {COMMAND_TIMEOUT_S:g} s: make it quicker") from None
+    if done.exit_code != 0:
+        raise _NotFound(f"{called} exited with {done.exit_code} and said: {done.last_line[:MAX_NAME_CHARS]}")
+    return done.stdout.decode(errors="surrogateescape")
 
 
-def _read(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read(MOST_BYTES).decode(errors="surrogateescape")
-
-
-_FINDERS: Mapping[str, Callable[[str, Place], str]] = {
+_FINDERS: Mapping[str, Callable[[str, SourceInput], str]] = {
     "env": _from_env,
     "slurm-topology": _from_slurm,
     "hostname": _from_hostname,

@@ -1,5 +1,5 @@
-"""Decisions: pure functions of what is known and a time, and the nouns they speak of.
+"""All decisions of the protocol, as pure functions of a snapshot and a time, and the types they use.
 
-Owns who seals when, who gets which rank, who is dead, whose fault it was, and the tables of what may follow what.
-Knows no clock, no log, no store and no thread: everything it needs is an argument, everything it decides is a value.
+Owns: when a cycle is sealed, which node gets which rank, which node is dead, which node failed first, and the tables of
+allowed state changes. It has no clock, log, store or thread: every input is an argument, every decision is a value.
 """

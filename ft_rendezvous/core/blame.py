@@ -1,8 +1,8 @@
-"""Whose fault it was: who failed first in a world that ended, and what that costs the node and the run.
+"""Blame: which node failed first in a world that ended, and what that costs the node and the run.
 
-A world's end is *settled* when the next one is about to be sealed: until then a lease may turn out to be lost, or a
-node may say goodbye, and then the failures of the others were its loss and nobody's fault. Pure bookkeeping; the
-coordinator acts upon what a settlement says.
+The end of a world is *settled* just before the next world is sealed. Until then a node may still lose its lease or say
+goodbye. In that case the workers of other nodes failed because of it, and no node is blamed. This module only keeps the
+books; the coordinator acts on a settlement.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from ft_rendezvous.core.model import AnyWhy, NodesDrain, RestartRequested, WorldGrows
 
-TIE_S = 0.01
-"""Failures closer together than this have no order: nodes hear of the seal milliseconds apart."""
+TIE_WINDOW_S = 0.01
+"""Failures closer together than this have no order: nodes learn of the seal milliseconds apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlameRules:
-    """The settings blame depends on; a limit of 0 is no limit."""
+    """The settings that blame depends on. A limit of 0 means no limit."""
 
     max_cycles: int
     max_node_failures: int
@@ -33,19 +33,19 @@ class FailureNote:
 
     cycle_id: int
     key: str
-    """Who the node is, across incarnations."""
+    """Identifies the node across incarnations."""
     incarnation: str
     node: str
     rank: int
-    """Of the worker that ended first on that node; where that is not known, the node's own rank."""
+    """Rank of the worker that ended first on that node. If that is not known, the node's own rank."""
     exit_code: int | None
     after_s: float | None
-    """Seconds since the seal, on the node's own clock; None if nobody watched."""
+    """Seconds since the seal, on the node's own clock. None if the worker was not watched."""
     reason: str
     log_path: str = ""
-    """Where that worker's standard error went, if to a file."""
+    """The file that holds that worker's standard error, if there is one."""
     last_words: str = ""
-    """The last line it wrote there."""
+    """The last line of that file."""
 
     def __str__(self) -> str:
         return f"{self.node} (rank {self.rank}) in cycle {self.cycle_id}: {self.reason}"
@@ -53,68 +53,85 @@ class FailureNote:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What follows from a world's end."""
+    """The consequences of a world's end."""
 
     quarantined: FailureNote | None = None
-    """A node that has failed first too often."""
+    """A node that was the first to fail too often."""
     is_charged: bool = False
     """The cycle counts against the run's budget."""
     is_spent: bool = False
-    """The run's budget is."""
+    """The run's budget is used up."""
     loop: int = 0
-    """Cycles in a row that ended at their start on one error, if they are too many."""
+    """Number of cycles in a row that failed at their start with the same error, if it is too large; else 0."""
 
 
 def is_excused(why: AnyWhy, lost_count: int) -> bool:
-    """Whether the failures of a world are held against nobody: it lost nodes, or somebody asked for its end."""
+    """Whether no node is blamed for a world's failures: it lost nodes, or its end was requested."""
     return lost_count > 0 or isinstance(why, RestartRequested | NodesDrain | WorldGrows)
 
 
 def first_failure(notes: Sequence[FailureNote]) -> FailureNote | None:
-    """The failure that came before all others; None if there is none, or no telling."""
+    """The failure that came before all others. None if there is no failure, or the order is not known."""
     timed = sorted((note for note in notes if note.after_s is not None), key=lambda note: note.after_s or 0.0)
     if not timed or len(timed) < len(notes):
         return notes[0] if len(notes) == 1 else None
-    if len(timed) > 1 and (timed[1].after_s or 0.0) - (timed[0].after_s or 0.0) < TIE_S:
+    if len(timed) > 1 and (timed[1].after_s or 0.0) - (timed[0].after_s or 0.0) < TIE_WINDOW_S:
         return None
     return timed[0]
 
 
+def _earliest_two(notes: Sequence[FailureNote]) -> list[FailureNote]:
+    """The notes that `first_failure` needs: the two earliest, or two of which one has no time."""
+    untimed = [note for note in notes if note.after_s is None]
+    return [*untimed[:2], *sorted((n for n in notes if n.after_s is not None), key=lambda n: n.after_s or 0.0)][:2]
+
+
 @dataclass(slots=True)
 class Ledger:
-    """What the run and its nodes have been charged with."""
+    """What the run and its nodes are charged with."""
 
     rules: BlameRules
     notes: list[FailureNote] = field(default_factory=list)
-    """Failures in the world that is ending, or has just ended."""
+    """Failures in the world that is ending, or that has just ended."""
     charged: int = 0
     """Cycles that ended because workers failed."""
     failures: dict[str, int] = field(default_factory=dict)
     """How often each node was the first to fail."""
     until: dict[str, float] = field(default_factory=dict)
-    """Quarantined nodes, and when they may come back."""
+    """Quarantined nodes, and the time at which each may come back."""
     last: FailureNote | None = None
-    """The newest failure that came first, or else was heard first: what a user wants to know at the end."""
+    """The first failure of the newest world. If the order is not known, the first that was read."""
     streak: int = 0
-    """Cycles in a row that ended at their start on one error."""
+    """Number of cycles in a row that failed at their start with the same error."""
     streak_error: str = ""
+    _noted: set[str] = field(default_factory=set)
+    """Incarnations in `notes`."""
+    _earliest: list[FailureNote] = field(default_factory=list)
+    """Those of `notes` that decide which failure is first; at most two."""
 
     def note(self, failure: FailureNote) -> bool:
-        """Remember a failure. False if the same incarnation has told of it already."""
-        if any(known.incarnation == failure.incarnation for known in self.notes):
+        """Remember a failure. False if the same incarnation has already reported one.
+
+        Ten thousand failures may come in one read, so a note costs the same however many there are.
+        """
+        if failure.incarnation in self._noted:
             return False
+        self._noted.add(failure.incarnation)
         self.notes.append(failure)
-        self.last = first_failure(self.notes) or self.notes[0]
+        self._earliest = _earliest_two([*self._earliest, failure])
+        self.last = first_failure(self._earliest) or self.notes[0]
         return True
 
     def settle(self, now: float, is_excused: bool, can_lose: Callable[[str], bool]) -> Settlement:
-        """Charge the world that ended, once. What is not known by now is not known.
+        """Charge the world that ended, once, with what is known now.
 
-        `is_excused`: a node of that world was lost or left, or somebody asked for its end: the failures of others
-        are held against nobody. `can_lose`: whether the run can do without an incarnation. Where it cannot, nobody
-        is quarantined: a run that fails now and then is better than one that waits.
+        `is_excused`: a node of that world was lost or left, or its end was requested, so no node is blamed.
+        `can_lose`: whether the run can continue without an incarnation. If it cannot, no node is quarantined: a run
+        that fails now and then is better than a run that waits.
         """
         notes, self.notes = self.notes, []
+        self._noted.clear()
+        self._earliest.clear()
         if not notes or is_excused:
             self.streak = 0
             return Settlement()
@@ -140,12 +157,12 @@ class Ledger:
         return first
 
     def _is_the_scripts(self, notes: Sequence[FailureNote]) -> bool:
-        """Whether several nodes failed at the start on one error: that is no node's fault, whoever was faster."""
+        """Whether several nodes failed at the start with the same error: then the script is at fault, not a node."""
         starts = [note for note in notes if note.after_s is not None and note.after_s <= self.rules.crash_loop_s]
         return len(starts) == len(notes) > 1 and len({note.reason for note in starts}) == 1
 
     def _extend_streak(self, notes: Sequence[FailureNote]) -> None:
-        """One error: every node that failed at the start says the same as the one before."""
+        """Count the worlds in a row whose first failures, at the start of the world, give one and the same error."""
         earliest = min((note.after_s for note in notes if note.after_s is not None), default=None)
         errors = {note.reason for note in notes if note.after_s == earliest}
         is_start = earliest is not None and earliest <= self.rules.crash_loop_s and len(errors) == 1
@@ -154,12 +171,13 @@ class Ledger:
         self.streak_error = error
 
     def explain_end(self, settlement: Settlement) -> str:
-        """Why the run cannot go on; empty if it can."""
+        """Why the run cannot continue. Empty if it can."""
         rules = self.rules
         if settlement.is_spent:
-            return f"max_cycles={rules.max_cycles}: so many cycles ended because workers failed"
+            return f"max_cycles={rules.max_cycles}: this many cycles ended because workers failed"
         if settlement.loop:
-            return f"crash loop: {settlement.loop} cycles in a row failed within {rules.crash_loop_s:g} s on one error"
+            limit_s = f"{rules.crash_loop_s:g} s"
+            return f"crash loop: {settlement.loop} cycles in a row failed within {limit_s} with the same error"
         return ""
 
     def explain_quarantine(self, bad: FailureNote) -> str:
@@ -169,7 +187,7 @@ class Ledger:
         )
 
     def quarantined_for(self, key: str, now: float) -> float:
-        """Seconds until a node may come back; 0 if it may now."""
+        """Seconds until a node may come back. 0 if it may come back now."""
         if not self.until:
             return 0.0
         left_s = self.until.get(key, now) - now

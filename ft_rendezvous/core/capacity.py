@@ -1,6 +1,6 @@
-"""How large a world given nodes can form, and how much of it their spares can lose.
+"""How large a world some nodes can form, and which losses the spares can replace.
 
-Counts only; who gets which rank is `placement`'s.
+It only counts. `placement` decides which node gets which rank.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from ft_rendezvous.core.model import NodeInfo
 class Ranks(StrEnum):
     STICKY = "sticky"
     TOPOLOGY = "topology"
-    """Every cycle is placed as if it were the first."""
+    """Every cycle is placed like a first cycle."""
 
 
 class Spread(StrEnum):
     NONE = "none"
     DOMAINS = "domains"
-    """Spares are left in as many domains as possible."""
+    """Spares stay in as many domains as possible."""
 
 
 class Policy(StrEnum):
     FIXED = "fixed"
     """MIN nodes train."""
     ELASTIC = "elastic"
-    """As many as there are, from MIN to MAX."""
+    """All available nodes train, from MIN to MAX."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRules:
-    """The settings a placement depends on. Sizes are multiples of `block`."""
+    """The settings that a placement depends on. World sizes are multiples of `block`."""
 
     min_nodes: int
     max_nodes: int
@@ -47,7 +47,7 @@ class PlacementRules:
 
     @property
     def block(self) -> int:
-        """Nodes come and go in blocks: a unit, which holds whole segments, or a segment."""
+        """Nodes enter and leave a world in blocks. A block is a unit, which holds whole segments, or a segment."""
         return max(self.unit_size, self.segment)
 
     @property
@@ -63,7 +63,7 @@ class PlacementRules:
         return self.unit_size > 1
 
     def world_size(self, capacity: int) -> int:
-        """The largest allowed world for a capacity; 0 if there is none."""
+        """The largest allowed world for a capacity. 0 if no world is possible."""
         most = self.max_nodes if self.policy is Policy.ELASTIC else self.min_nodes
         size = min(most, capacity) // self.block * self.block
         return size if size >= self.min_nodes else 0
@@ -72,7 +72,7 @@ class PlacementRules:
 # --- capacity ---------------------------------------------------------------------------------------
 
 Counts = Mapping[str | None, int]
-"""Nodes by domain."""
+"""Number of nodes by domain."""
 
 
 def capacity(nodes: Collection[NodeInfo], rules: PlacementRules) -> int:
@@ -83,19 +83,19 @@ def capacity(nodes: Collection[NodeInfo], rules: PlacementRules) -> int:
 
 
 def is_complete(unit: Iterable[NodeInfo], rules: PlacementRules) -> bool:
-    """Whether the nodes of one unit can train: there are enough of them, in whole segments."""
+    """Whether one unit can train: its nodes are enough, in whole segments."""
     return _blocks_in(Counter(node.domain_id for node in unit), rules) == 1
 
 
 def leftovers(nodes: Iterable[NodeInfo], rules: PlacementRules) -> list[str]:
-    """What the nodes that fill no block are, for people: `1 in domain A`."""
+    """The nodes that fill no block, as text for people: `1 in domain A`."""
     if not rules.needs_unit:
         counts = Counter(node.domain_id for node in nodes)
         over = {domain: count - _fit(domain, count, rules) * rules.segment for domain, count in counts.items()}
         return [f"{over[domain]} in {_name(domain)}" for domain in sorted(over, key=natural_key) if over[domain]]
     units = _count(nodes, rules)
-    told = {unit: _describe_rest(unit, counts, rules) for unit, counts in units.items()}
-    return [told[unit] for unit in sorted(told, key=natural_key) if told[unit]]
+    texts = {unit: _describe_rest(unit, counts, rules) for unit, counts in units.items()}
+    return [texts[unit] for unit in sorted(texts, key=natural_key) if texts[unit]]
 
 
 def _describe_rest(unit: str, counts: Counts, rules: PlacementRules) -> str:
@@ -108,7 +108,7 @@ def _describe_rest(unit: str, counts: Counts, rules: PlacementRules) -> str:
 
 
 def natural_key(name: str | None) -> tuple[object, ...]:
-    """No name comes first; numbers in names count as numbers: rack2 comes before rack10."""
+    """Sort key. A missing name comes first. Numbers in names sort as numbers: rack2 comes before rack10."""
     parts: list[object] = list(re.split(r"([0-9]+)", name or ""))
     parts[1::2] = [int(str(part)) for part in parts[1::2]]
     return (name is not None, parts, name)
@@ -119,7 +119,7 @@ def _name(domain: str | None) -> str:
 
 
 def _count(nodes: Iterable[NodeInfo], rules: PlacementRules) -> Mapping[str, Counts]:
-    """The nodes by what blocks are made of: every unit's by domain, or where there are no units all by domain."""
+    """Nodes by unit and domain. Without units there is one entry, with all nodes by domain."""
     if not rules.needs_unit:
         return {"": Counter(node.domain_id for node in nodes)}
     units: dict[str, Counter[str | None]] = defaultdict(Counter)
@@ -135,7 +135,7 @@ def _blocks_in(counts: Counts, rules: PlacementRules) -> int:
 
 
 def _fit(domain: str | None, count: int, rules: PlacementRules) -> int:
-    """Whole segments of one domain; where it matters, nodes without a domain share nothing."""
+    """Number of whole segments in one domain. Nodes without a domain cannot share a segment."""
     return 0 if domain is None and rules.segment > 1 else count // rules.segment
 
 
@@ -144,15 +144,15 @@ def _fit(domain: str | None, count: int, rules: PlacementRules) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """What can be lost without having to wait for a replacement, or for a last call."""
+    """The losses after which the run continues without waiting for a replacement or a last call."""
 
     any_nodes: int
-    """So many nodes, whichever they are."""
+    """This many nodes can be lost, no matter which."""
     nodes: int
-    """Of the active nodes, those that can be lost if only one is."""
+    """Number of active nodes that can be lost, one alone."""
     of_nodes: int
     domains: int
-    """Of the active nodes' domains, those that can be lost whole if only one is."""
+    """Number of the active nodes' domains that can be lost as a whole, one alone."""
     of_domains: int
 
     def __str__(self) -> str:
@@ -167,7 +167,7 @@ class Cover:
 
 
 def cover_of(active: Collection[NodeInfo], nodes: Iterable[NodeInfo], rules: PlacementRules) -> Cover:
-    """What may be lost of a world, given all nodes that are there, the active ones included."""
+    """The losses that a world can bear. `nodes` are all live nodes, with the active ones."""
     pools = _count(nodes, rules)
     spare = sum(_blocks_in(counts, rules) for counts in pools.values()) - len(active) // rules.block
     held = Counter((node.unit_id or "" if rules.needs_unit else "", node.domain_id) for node in active)
@@ -187,14 +187,14 @@ def cover_of(active: Collection[NodeInfo], nodes: Iterable[NodeInfo], rules: Pla
 
 
 def _lost_blocks(counts: Counts, domain: str | None, lost: int, rules: PlacementRules) -> int:
-    """How many blocks of a pool go with so many nodes of a domain."""
+    """How many blocks a pool loses when a domain in it loses `lost` nodes."""
     if not rules.needs_unit:
         return _fit(domain, counts[domain], rules) - _fit(domain, counts[domain] - lost, rules)
     return _blocks_in(counts, rules) - _blocks_in({**counts, domain: counts[domain] - lost}, rules)
 
 
 def _least_loss(pools: Iterable[Counts], blocks: int, rules: PlacementRules) -> int:
-    """The fewest nodes whose loss costs so many blocks."""
+    """The smallest number of nodes whose loss costs `blocks` blocks."""
     if not rules.needs_unit:
         return sum(_least_nodes(counts, blocks, rules) for counts in pools)
     complete = [counts for counts in pools if _blocks_in(counts, rules)]
@@ -207,9 +207,10 @@ def _least_loss(pools: Iterable[Counts], blocks: int, rules: PlacementRules) -> 
 
 
 def _least_nodes(counts: Counts, segments: int, rules: PlacementRules) -> int:
-    """The fewest nodes of a pool whose loss costs so many segments.
+    """The smallest number of nodes whose loss costs a pool `segments` segments.
 
-    A domain's first segment goes with one node more than fill no segment; every other goes with a whole segment.
+    To break a domain's first segment, its surplus nodes and one more must be lost. Each further segment costs a whole
+    segment of nodes.
     """
     firsts = sorted(count % rules.segment + 1 for domain, count in counts.items() if _fit(domain, count, rules))
     return sum(firsts[:segments]) + rules.segment * max(0, segments - len(firsts))

@@ -1,6 +1,6 @@
-"""Why a placement is as it is: for every node the reason, for every cycle one line.
+"""Explains a placement: the reason for every node, and one line for every cycle.
 
-Reads a placement afterwards and decides nothing, so that placing costs no explanation.
+It reads a finished placement and decides nothing, so that placing nodes pays nothing for explanations.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class Kept:
 @dataclass(frozen=True, slots=True)
 class CameBack:
     def __str__(self) -> str:
-        return "came back to the rank of its infra rank"
+        return "came back: its infra rank had this rank"
 
 
 @dataclass(frozen=True, slots=True)
 class Replaces:
     node: str
     gone_from: str | None
-    """The domain of that node."""
+    """The domain of the node that is replaced."""
     domain: str | None
     is_benched: bool = False
-    """That node is here, and a spare now: its segment or unit could not be filled."""
+    """The replaced node is alive and a spare now: its segment or unit could not be filled."""
 
     def __str__(self) -> str:
-        told = f"in place of {self.node}"
+        text = f"in place of {self.node}"
         if self.gone_from is not None:
-            told += ", of the same domain" if self.domain == self.gone_from else f", of domain {self.gone_from}"
-        return told + (", which is a spare now" if self.is_benched else "")
+            text += ", of the same domain" if self.domain == self.gone_from else f", of domain {self.gone_from}"
+        return text + (", which is a spare now" if self.is_benched else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class TooFew:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """Its unit has enough nodes, but not in whole segments."""
+    """Its unit has enough nodes, but they do not form whole segments."""
 
     unit: str
     segment: int
@@ -94,7 +94,7 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class Nowhere:
-    """It does not say where it is, and that is needed."""
+    """It has no domain or no unit, and the rules need one."""
 
     what: str
 
@@ -102,25 +102,25 @@ class Nowhere:
         return f"spare: it has no {self.what}"
 
 
-Reason = Kept | CameBack | Replaces | Moved | InOrder | Spare | TooFew | Torn | Nowhere
+PlacementReason = Kept | CameBack | Replaces | Moved | InOrder | Spare | TooFew | Torn | Nowhere
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlacementLine:
     """One node of a placement."""
 
     rank: int | None
     node: NodeInfo
-    reason: Reason
+    reason: PlacementReason
 
 
 def explain(
     placement: Placement, arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules
-) -> list[Line]:
-    """A line for every node, ranks first."""
+) -> list[PlacementLine]:
+    """One line for every node, in the order of ranks, then the spares."""
     rank_before = {seat.incarnation: rank for rank, seat in enumerate(previous)}
     lines = [
-        Line(rank, arrived[name].node, _why_here(rank, arrived[name], previous, rank_before, arrived, rules))
+        PlacementLine(rank, arrived[name].node, _why_here(rank, arrived[name], previous, rank_before, arrived, rules))
         for rank, name in enumerate(placement.ranks)
     ]
     standbys = [arrived[incarnation].node for incarnation in placement.standbys]
@@ -128,7 +128,7 @@ def explain(
     for node in standbys:
         left[_pool_of(node, rules)].append(node)
     reasons = {pool: _why_spare(pool, nodes, rules) for pool, nodes in left.items()}
-    return lines + [Line(None, node, reasons[_pool_of(node, rules)]) for node in standbys]
+    return lines + [PlacementLine(None, node, reasons[_pool_of(node, rules)]) for node in standbys]
 
 
 def _why_here(  # noqa: PLR0917
@@ -138,7 +138,7 @@ def _why_here(  # noqa: PLR0917
     rank_before: Mapping[str, int],
     arrived: Mapping[str, Arrival],
     rules: PlacementRules,
-) -> Reason:
+) -> PlacementReason:
     was = rank_before.get(arrival.incarnation)
     if was is not None:
         return Kept() if was == rank else Moved(was)
@@ -155,8 +155,8 @@ def _pool_of(node: NodeInfo, rules: PlacementRules) -> str | None:
     return node.unit_id if rules.needs_unit else node.domain_id
 
 
-def _why_spare(pool: str | None, left: Sequence[NodeInfo], rules: PlacementRules) -> Reason:
-    """Why nodes of one domain, or unit, are left over."""
+def _why_spare(pool: str | None, left: Sequence[NodeInfo], rules: PlacementRules) -> PlacementReason:
+    """Why the nodes of one domain or unit are spares."""
     where = "unit" if rules.needs_unit else "domain"
     if rules.block > 1 and pool is None:
         return Nowhere(where)
@@ -172,15 +172,15 @@ def _why_spare(pool: str | None, left: Sequence[NodeInfo], rules: PlacementRules
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a cycle would be sealed with if these nodes arrived and nobody else did."""
+    """How a cycle would be sealed if exactly these nodes arrived."""
 
     lack: NeedsNodes | NeedsBlocks | None
-    """Why it would not be."""
-    lines: Sequence[Line] = ()
+    """Why it would not be sealed."""
+    lines: Sequence[PlacementLine] = ()
     world: tuple[Arrival, ...] | None = None
     cover: Cover | None = None
     is_smaller: bool = False
-    """The world would be smaller than the last one: a last call comes first."""
+    """The world would be smaller than the last one, so a last call comes first."""
 
 
 def foresee(arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules) -> Outlook:
@@ -195,7 +195,7 @@ def foresee(arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: 
 
 
 def lacks_place(node: NodeInfo, rules: PlacementRules) -> bool:
-    """Whether a node would be refused, because it does not say where it is."""
+    """Whether a node would be refused because it has no domain or no unit, and the rules need it."""
     return (rules.needs_domain and node.domain_id is None) or (rules.needs_unit and node.unit_id is None)
 
 
@@ -204,27 +204,28 @@ def lacks_place(node: NodeInfo, rules: PlacementRules) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a placement changed, and what may happen next."""
+    """What a placement changed, and which losses the spares can replace now."""
 
     kept: int
     moved: int
-    """Nodes of the last world with another rank."""
+    """Number of nodes of the last world that have another rank now."""
     new: int
     benched: int
-    """Nodes of the last world that are here and have no rank any more."""
-    changes: tuple[tuple[int, str, Reason], ...]
-    """Rank, node and reason of the first few that were not there before."""
+    """Number of nodes of the last world that are alive and have no rank now."""
+    changes: tuple[tuple[int, str, PlacementReason], ...]
+    """Rank, node and reason of the first few nodes that have a rank they did not have before."""
     cover: Cover
     least: int | None
-    """How small the world may become, if it may."""
+    """The smallest size that the world may have. None if it may not become smaller."""
 
-    def __str__(self) -> str:
+    @property
+    def effect(self) -> str:
+        """What the spares cover now, and who has which rank for what reason."""
         changes = "; ".join(f"rank {rank} {node}, {reason}" for rank, node, reason in self.changes)
         more = self.moved + self.new - len(self.changes)
         tail = f": {changes}" + (f" and {more} more" if more else "") if changes else ""
-        counts = f"kept={self.kept} moved={self.moved} new={self.new} benched={self.benched}"
         shrinks = "" if self.least is None else f", and the world may shrink to {self.least}"
-        return f"{counts}; spares cover {self.cover}{shrinks}{tail}"
+        return f"spares cover {self.cover}{shrinks}{tail}"
 
 
 def summarize(
@@ -234,8 +235,8 @@ def summarize(
     rank_before = {seat.incarnation: rank for rank, seat in enumerate(previous)}
     others = [(rank, name) for rank, name in enumerate(placement.ranks) if rank_before.get(name) != rank]
     moved = sum(name in rank_before for _, name in others)
-    # Nobody was anywhere before the first world: there is nothing to tell.
-    told = others if previous else []
+    # Before the first world no node had a rank, so there are no changes to name.
+    changed = others if previous else []
     return Summary(
         kept=len(placement.ranks) - len(others),
         moved=moved,
@@ -243,7 +244,7 @@ def summarize(
         benched=sum(name in rank_before for name in placement.standbys),
         changes=tuple(
             (rank, node_name(arrived[name].node), _why_here(rank, arrived[name], previous, rank_before, arrived, rules))
-            for rank, name in islice(told, NAMED)
+            for rank, name in islice(changed, NAMED)
         ),
         cover=cover_of(
             [arrived[name].node for name in placement.ranks], [arrival.node for arrival in arrived.values()], rules

@@ -1,10 +1,10 @@
-"""Leases: who is alive, judged by beats seen to change on the observer's own clock.
+"""Leases: which nodes are alive. The observer judges by changes of a beat that it sees on its own clock.
 
-No remote timestamp is ever used, so clocks may be hours apart. Two sides of one promise:
+No timestamp of another machine is used, so clocks may be hours apart. The promise has two sides:
 
-- the coordinator holds a `LeaseTable` and drops a node whose beat did not change for `lease_s`;
-- the node holds a `Pulse` and stops trusting its place `lease_s` after it *sent* the last beat that was
-  acknowledged. Sending precedes the coordinator's seeing, so the node stops first.
+- The coordinator holds a `LeaseTable`. It drops a node whose beat did not change for `lease_s`.
+- The node holds a `Pulse`. It stops trusting its place `lease_s` after it *sent* the last acknowledged beat. A node
+  sends a beat before the coordinator can see it, so the node stops first.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 ACK_SHIFT = 32
-"""A beat counter's low bits count beats, its high bits carry the number of the last event acted upon."""
+"""The low bits of a beat counter count beats. The high bits hold the number of the last event the node acted on."""
 
 
 def acknowledged(counter: int) -> int:
-    """The event number a beat counter carries."""
+    """The event number in a beat counter."""
     return counter >> ACK_SHIFT
 
 
@@ -26,13 +26,13 @@ class Lease:
     counter: int
     seen_at: float
     behind_since: float | None = None
-    """Since when the node has not acted upon event `behind_on`, if so."""
+    """Since when the coordinator waits for the node to act on event `behind_on`. None if it does not wait."""
     behind_on: int = 0
 
 
 @dataclass(slots=True)
 class LeaseTable:
-    """What the coordinator has seen of every live node's beat."""
+    """What the coordinator has seen of each live node's beat."""
 
     lease_s: float
     beat_s: float
@@ -40,17 +40,17 @@ class LeaseTable:
     looked_at: float | None = None
 
     def grant(self, incarnation: str, now: float) -> None:
-        """Start a lease. The first beat is yet to be seen, so the counter is below any real one."""
+        """Start a lease. No beat has been seen yet, so the counter is below every real value."""
         self.leases[incarnation] = Lease(counter=-1, seen_at=now)
 
     def revoke(self, incarnation: str) -> None:
         self.leases.pop(incarnation, None)
 
     def observe(self, counters: Mapping[str, int], now: float, planned_gap_s: float, published: int) -> None:
-        """Take in one reading of the beats; `published` is the newest event.
+        """Use one reading of the beats. `published` is the newest event.
 
-        An observer that was itself paused saw nothing, and that is not the nodes' fault: if this look comes
-        more than a beat later than planned, every lease begins anew.
+        If the observer itself was paused, it saw no beats, and the nodes are not at fault. So when this reading comes
+        more than one beat later than planned, every lease starts again.
         """
         was_paused = self.looked_at is not None and now - self.looked_at > planned_gap_s + self.beat_s
         self.looked_at = now
@@ -65,45 +65,45 @@ class LeaseTable:
             if acted >= published:
                 lease.behind_since = None
             elif lease.behind_since is None or was_paused or acted >= lease.behind_on:
-                # One event is waited for at a time: with fast cycles a newer one is always out.
+                # Wait for one event at a time: in fast cycles a newer one is always published already.
                 lease.behind_since, lease.behind_on = now, published
 
     def judge_leases(self, now: float) -> list[str]:
-        """Incarnations whose lease is over, given that `observe` has just been called with this `now`."""
+        """Incarnations whose lease is over. Call `observe` with the same `now` first."""
         return [name for name, lease in self.leases.items() if now - lease.seen_at >= self.lease_s]
 
     def judge_silent(self, now: float) -> dict[str, float]:
-        """Incarnations whose lease is half over or more, and for how many seconds nothing was seen of them."""
+        """Incarnations that used up half of their lease or more, with the seconds since their last beat."""
         ages = self.ages(self.leases, now)
         return {name: age for name, age in ages.items() if age >= self.lease_s / 2}
 
     def judge_deaf(self, now: float) -> list[str]:
-        """Incarnations that beat and yet have not acted upon a published event for two leases.
+        """Incarnations that beat, but have not acted on a published event for two leases.
 
-        Their ear is gone: they would train on in a world that is over, or wait for ever.
+        They do not receive events: they would train in a world that is over, or wait for ever.
         """
-        patience_s = 2 * self.lease_s
+        allowed_s = 2 * self.lease_s
         return [
             name
             for name, lease in self.leases.items()
-            if lease.behind_since is not None and now - lease.behind_since >= patience_s
+            if lease.behind_since is not None and now - lease.behind_since >= allowed_s
         ]
 
     def first_expiry(self) -> float | None:
-        """When the next lease ends if nothing more is seen of its node."""
+        """When the next lease ends, if its node does not beat again."""
         seen_at = min((lease.seen_at for lease in self.leases.values()), default=None)
         return None if seen_at is None else seen_at + self.lease_s
 
     def acknowledged_by_all(self, floor: int) -> int:
-        """The newest event that every live node has acted upon, never below `floor`.
+        """The newest event that every live node has acted on, never below `floor`.
 
-        A node that has not acknowledged anything yet holds the floor where it is.
+        A node that has not acknowledged any event yet keeps the result at the floor.
         """
         lowest = min((acknowledged(max(lease.counter, 0)) for lease in self.leases.values()), default=floor)
         return max(lowest, floor)
 
     def ages(self, incarnations: Iterable[str], now: float) -> dict[str, float]:
-        """Seconds since each node was last seen to beat."""
+        """Seconds since the last beat that was seen of each node."""
         return {name: now - self.leases[name].seen_at for name in incarnations if name in self.leases}
 
 

@@ -1,7 +1,7 @@
 """The two state machines of a run, each one table.
 
-A *run* is open (gathering arrivals), sealed (training) or closed. A *node*, as the coordinator sees it, plays
-one role at a time. Every change of either goes through its table; a pair that is not in it is our bug.
+A *run* is open (it gathers arrivals), sealed (it trains) or closed. A *node*, as the coordinator sees it, has one
+role at a time. Every change goes through a table. A pair that is not in the table is a bug of ours.
 
     run      open ──seal──▶ sealed ──open──▶ open          open/sealed ──close──▶ closed
 
@@ -45,7 +45,7 @@ class Role(StrEnum):
     ACTIVE = "active"
     STANDBY = "standby"
     AWAITED = "awaited"
-    """Was active when the next cycle opened; stopping its workers, expected to arrive."""
+    """It was active when the next cycle opened. It stops its workers and is expected to arrive."""
     FINISHED = "finished"
 
 
@@ -55,7 +55,7 @@ class NodeStep(StrEnum):
     """It takes its arrival back."""
     PLACE = "place"
     PASS_OVER = "pass over"
-    """The cycle was sealed and this node got no rank."""
+    """The cycle was sealed, and this node got no rank."""
     FINISH = "finish"
     REOPEN = "reopen"
 
@@ -79,6 +79,11 @@ ROLE_TABLE: dict[tuple[Role, NodeStep], Role] = {
     (Role.FINISHED, NodeStep.PASS_OVER): Role.FINISHED,
     (Role.FINISHED, NodeStep.REOPEN): Role.FINISHED,
 }
+
+
+def roles_after(step: NodeStep) -> dict[Role, Role]:
+    """What a step that concerns all nodes makes of them, by what they were; roles that stay are left out."""
+    return {role: after for (role, each), after in ROLE_TABLE.items() if each is step and after is not role}
 
 
 def next_phase(phase: Phase, step: RunStep) -> Phase:

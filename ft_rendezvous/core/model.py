@@ -1,6 +1,6 @@
-"""The nouns of the protocol: records nodes write, events and views the coordinator publishes, verdicts.
+"""The types of the protocol: records that nodes write, events and views that the coordinator publishes, verdicts.
 
-Pure data. What travels through the store is a msgspec struct, so that decoding is strict.
+Pure data. Everything that goes through the store is a msgspec struct, so that decoding is strict.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-FORMAT: Final = 3
-"""Version of everything written to the store. A record of another version is refused."""
+STORE_FORMAT: Final = 3
+"""Version of all data in the store. A record of another version is refused."""
 
 GROUP = "0"
 """The one replica group of a run. Keys carry it, so that more groups need no new layout."""
 
 
 class Outcome(StrEnum):
-    """How a node's own part ended, as it says in its goodbye."""
+    """How a node's own part ended. The node says so in its goodbye."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     LEFT = "left"
-    """It went for reasons of its own: a signal, an exception."""
+    """It left for a reason of its own: a signal or an exception."""
     DRAINED = "drained"
-    """It was asked to give up its place, and did."""
+    """It was asked to give up its place, and it did."""
 
 
 class VerdictKind(StrEnum):
@@ -41,7 +41,7 @@ class Verdict(msgspec.Struct, frozen=True):
     kind: VerdictKind
     reason: str = ""
     is_retryable: bool = False
-    """Whether the same job may do better if it is started again: it lacked nodes or was asked to go."""
+    """Whether the same job may succeed if it is started again: it had too few nodes, or it was drained."""
 
     def __str__(self) -> str:
         return f"{self.kind}({self.reason})" if self.reason else str(self.kind)
@@ -49,13 +49,13 @@ class Verdict(msgspec.Struct, frozen=True):
 
 INCARNATION_DIGITS = 16
 Incarnation = Annotated[str, msgspec.Meta(min_length=INCARNATION_DIGITS, max_length=INCARNATION_DIGITS)]
-"""One uninterrupted life of an agent in a run: hex digits."""
+"""Names one uninterrupted life of an agent in a run, in hex digits."""
 
-# --- what nodes write -------------------------------------------------------------------------------
+# --- records that nodes write -------------------------------------------------------------------------------
 
 
 class NodeInfo(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What does not change while one agent process lives."""
+    """The facts about a node that do not change while its agent process lives."""
 
     addr: str
     pid: int
@@ -65,16 +65,16 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     role: str | None = None
     local_world_size: int | None = None
     born_us: int = 0
-    """When this process began, on the clock of its machine: of two starts at one address, the later is the newer."""
+    """When this process started, on its machine's clock. Of two starts at one address, the larger is the newer."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What every record carries; a record that disagrees with its log's cycle is refused. The log's name has the epoch.
+    """The fields of every record. A record is refused if its log is of another cycle. The log's key has the epoch.
 
-    Arrays without names: half the bytes, and the coordinator reads them all at every look.
+    Records are arrays without field names: that halves the bytes, and the coordinator reads all of them.
     """
 
-    v: Literal[3] = FORMAT
+    v: Literal[3] = STORE_FORMAT
     cycle_id: int
     incarnation: Incarnation
 
@@ -85,37 +85,37 @@ class Arrival(Record, frozen=True, kw_only=True, tag="arrive"):
     seq: Annotated[int, msgspec.Meta(ge=1)]
     node: NodeInfo
     bootstrap_port: int
-    """Where this node listens for the workers of a world in which it has rank 0."""
+    """The port at which this node listens for workers, if it gets rank 0."""
 
 
 class Withdrawal(Record, frozen=True, kw_only=True, tag="withdraw"):
-    """A node is not fit to train and stays away; it may never have arrived."""
+    """A node is not healthy and does not train. It may never have arrived."""
 
     node: NodeInfo
     reason: str
 
 
 class Failure(Record, frozen=True, kw_only=True, tag="fail"):
-    """An active node cannot go on in this cycle and asks for the next."""
+    """An active node cannot continue in this cycle and asks for the next one."""
 
     reason: str
     rank: int | None = None
     """The global rank of the worker that was the first to end on this node."""
     exit_code: int | None = None
     after_s: float | None = None
-    """When it ended, in seconds since this node heard of the seal, on its own clock."""
+    """When it ended, in seconds since this node learned of the seal, on its own clock."""
     log_path: str = ""
-    """Where that worker's standard error went, if to a file."""
+    """The file that holds that worker's standard error, if there is one."""
     last_words: str = ""
-    """The last line it wrote there."""
+    """The last line of that file."""
 
 
 class Finish(Record, frozen=True, kw_only=True, tag="finish"):
-    """An active node's workers ended well; it is in the exit barrier and never trains again."""
+    """An active node's workers ended well. The node is in the exit barrier and never trains again."""
 
 
 class Goodbye(Record, frozen=True, kw_only=True, tag="goodbye"):
-    """A node leaves. It never closes the run: the coordinator judges what its going means."""
+    """A node leaves. A goodbye does not close the run: the coordinator decides what it means."""
 
     outcome: Outcome
     reason: str = ""
@@ -126,20 +126,20 @@ class RequestKind(StrEnum):
     DRAIN = "drain"
     CLOSE = "close"
     ROSTER = "roster"
-    """Only to know who is there; an operator's."""
+    """An operator asks for the list of nodes."""
 
 
 class Request(Record, frozen=True, kw_only=True, tag="request"):
-    """Somebody asks for a decision: a worker through its agent, an agent for itself, or an operator."""
+    """A request for a decision: by a worker through its agent, by an agent, or by an operator."""
 
     kind: RequestKind
     target: str = ""
-    """Whom an operator wants drained: an infra rank, an address or `address:pid`; else the author itself."""
+    """The node to drain: an infra rank, an address or `address:pid`. Empty: the node that wrote the request."""
     reason: str = ""
 
 
 class Checkpoint(Record, frozen=True, kw_only=True, tag="checkpoint"):
-    """The workers have just written a checkpoint, and a cycle is called for: now is a good time."""
+    """The workers have just written a checkpoint, and the next cycle waits for that."""
 
 
 AnyRecord = Arrival | Withdrawal | Failure | Finish | Goodbye | Request | Checkpoint
@@ -149,7 +149,7 @@ AnyRecord = Arrival | Withdrawal | Failure | Finish | Goodbye | Request | Checkp
 
 
 class Why(msgspec.Struct, frozen=True, tag_field="why"):
-    """Base of the reasons to open a cycle."""
+    """Base class of the reasons to open a cycle."""
 
 
 class FirstCycle(Why, frozen=True, tag="first"):
@@ -167,7 +167,7 @@ class WorkersFailed(Why, frozen=True, tag="workers_failed"):
 
 
 class NodesLost(Why, frozen=True, tag="nodes_lost"):
-    """Names the first few only: every live node reads this, also when thousands are lost at once."""
+    """Names only the first few: every live node reads this, even when thousands are lost at once."""
 
     nodes: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -199,7 +199,7 @@ class RestartRequested(Why, frozen=True, tag="restart_requested"):
 
 
 class NodesDrain(Why, frozen=True, tag="nodes_drain"):
-    """Names the first few only."""
+    """Names only the first few."""
 
     nodes: tuple[str, ...]
     count: int
@@ -228,14 +228,14 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True, tag="opened"):
     cycle_id: int
     shards: int
     ring_at: int
-    """Arrivals below this number cannot complete a world, so they do not wake the coordinator."""
+    """Fewer arrivals than this cannot form a world, so they do not wake the coordinator."""
     channels: int
-    """In how many copies every event is published; the same number throughout a run."""
+    """In how many copies each event is published. The number does not change in a run."""
     why: AnyWhy
 
 
 class WorkerRanks(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a node's workers stand: what torch's agent would otherwise work out through the store."""
+    """The ranks of a node's workers. Without this, torch's agent computes them through the store."""
 
     base_global_rank: int
     global_world_size: int
@@ -244,7 +244,7 @@ class WorkerRanks(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Seat(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One node's line in a sealed cycle; `rank` is None for a standby."""
+    """One node's part in a sealed cycle. `rank` is None for a standby."""
 
     rank: int | None
     workers: WorkerRanks | None = None
@@ -255,11 +255,11 @@ class Sealed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     cycle_id: int
     world_size: int
     counted: int
-    """Arrivals counted when the cycle was sealed: whoever has a higher number came after."""
+    """Number of arrivals at the seal. An arrival with a higher number came after the seal."""
     master_addr: str
     master_port: int
     seats: dict[str, Seat] = {}
-    """The seats of this copy's channel; none in the head."""
+    """The seats of this copy's channel. The head has none."""
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):
@@ -268,12 +268,12 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):
 
 
 class Called(msgspec.Struct, frozen=True, kw_only=True, tag="called"):
-    """A cycle is called for: it opens at a checkpoint. Nodes may be asked to give up their places in it."""
+    """The next cycle is to open at a checkpoint. Some nodes may be asked to give up their places in it."""
 
     no: int
     cycle_id: int
     draining: tuple[str, ...]
-    """The incarnations that are asked."""
+    """The incarnations that are asked to give up their places."""
     reason: str
 
 
@@ -281,7 +281,7 @@ AnyEvent = Opened | Sealed | Called | Closed
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """The run as of event `no`. Published as the head for newcomers; folded from events by everyone else."""
+    """The run after event `no`. A new node reads it from the head; every other node folds it from events."""
 
     no: int
     opened: Opened
@@ -295,18 +295,18 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What became of an operator's request."""
+    """The coordinator's answer to an operator's request."""
 
     request: str
-    """The incarnation the operator gave itself for this one request."""
+    """The incarnation that the operator's command chose for this one request."""
     is_granted: bool
     text: str
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose store this is and how the run stands: all that a newcomer needs."""
+    """Which run this store belongs to, and the state of the run: all that a new node needs."""
 
-    v: int = FORMAT
+    v: int = STORE_FORMAT
     run_id: str
     epoch: str
     settings: dict[str, str]
@@ -332,19 +332,19 @@ def fold(view: View, event: AnyEvent) -> View:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Incarnations by rank, and those that arrived and were not placed."""
+    """Incarnations by rank, and the incarnations that arrived and were not placed."""
 
     ranks: tuple[str, ...]
     standbys: tuple[str, ...]
 
 
 def node_key(node: NodeInfo) -> str:
-    """Who a node is, across its starts: its infra rank, else its address."""
+    """Identifies a node across its starts: its infra rank, or its address if it has none."""
     return f"infra rank {node.infra_rank}" if node.infra_rank is not None else node.addr
 
 
 def node_name(node: NodeInfo) -> str:
-    """How logs and errors call a node. What a roster in a file leaves out is left out."""
+    """The name of a node in logs and errors. Parts that are not known are left out."""
     where = f"{node.addr} pid {node.pid}" if node.pid else node.addr
     rank = "" if node.infra_rank is None else f"infra rank {node.infra_rank}"
     return f"{rank} at {where}" if rank and where else rank or where

@@ -1,4 +1,4 @@
-"""When a sealed cycle is over: the next one opens, or the run is closed."""
+"""Decides when a sealed cycle ends: the next one opens, or the run is closed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ft_rendezvous.text import NAMED
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """The world trains on."""
+    """The world continues to train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Ask the workers to say when they have written a checkpoint."""
+    """Ask the workers to report their next checkpoint."""
 
     reason: str
 
@@ -36,7 +36,7 @@ MoveDecision = Stay | OpenNext | Close | Call
 
 
 class Grow(StrEnum):
-    """When a world that can be larger is formed anew."""
+    """When a world that can be larger is formed again."""
 
     NOW = "now"
     NEXT = "next"
@@ -51,42 +51,42 @@ class Growth:
     was: int
     to: int
     due_at: float
-    """When it may begin, once more nodes have had the time to come."""
+    """The earliest time for it: until then more nodes may come."""
     is_called: bool
-    """Whether the workers have been asked to say when they have written a checkpoint."""
+    """Whether the workers were asked to report their next checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
-    """Nodes of the world have been asked to give up their places."""
+class DrainState:
+    """Nodes of the world were asked to give up their places."""
 
     nodes: tuple[str, ...]
-    """Those that still train."""
+    """Names of those that still train."""
     due_at: float
     """When the next cycle opens even if no checkpoint is written."""
     is_covered: bool
-    """Whether enough other nodes are alive that can form the next world."""
+    """Whether enough other live nodes can form the next world."""
     is_total: bool
-    """Whether all others together, finished or not, are too few for a world."""
+    """Whether all other nodes together, finished or not, are too few for a world."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A sealed cycle, and what has come up since."""
+    """A sealed cycle, and what has happened since the seal."""
 
     unfinished_count: int
     troubles: Sequence[AnyWhy]
-    drain: Drain | None
+    drain: DrainState | None
     growth: Growth | None
     is_at_checkpoint: bool
-    """Whether a checkpoint was written since the last call."""
+    """Whether a checkpoint was written since the workers were last asked for one."""
 
 
 def decide_move(world: World, now: float, grow: Grow) -> MoveDecision:
-    """Close when every active has finished; open the next cycle when one of them cannot go on, or must go.
+    """Close when every active node has finished. Open the next cycle when one of them cannot continue or must leave.
 
-    The first trouble read names the cause; losses read together are told together. A drain that leaves too few
-    nodes opens nothing: the workers may finish, or are ended from outside, and the run is to be continued later.
+    The first trouble that was read is the cause. Losses that were read together are named together. A drain that leaves
+    too few nodes opens nothing: the workers may finish, or they are ended from outside and the job is queued again.
     """
     drain, growth = world.drain, world.growth
     if world.unfinished_count == 0:
@@ -109,9 +109,13 @@ def _cause(troubles: Sequence[AnyWhy]) -> AnyWhy:
     first = troubles[0]
     if not isinstance(first, NodesLost):
         return first
-    lost = [trouble for trouble in troubles if isinstance(trouble, NodesLost)]
+    return gather_losses([trouble for trouble in troubles if isinstance(trouble, NodesLost)])
+
+
+def gather_losses(lost: Sequence[NodesLost]) -> NodesLost:
+    """Losses of single nodes as one cause."""
     return NodesLost(
-        nodes=tuple(name for trouble in lost[:NAMED] for name in trouble.nodes),
-        ranks=tuple(rank for trouble in lost[:NAMED] for rank in trouble.ranks),
+        nodes=tuple(name for each in lost[:NAMED] for name in each.nodes),
+        ranks=tuple(rank for each in lost[:NAMED] for rank in each.ranks),
         count=len(lost),
     )

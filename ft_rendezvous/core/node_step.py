@@ -1,4 +1,4 @@
-"""What a node does next, given what the coordinator has published and what the node has done so far."""
+"""Decides what a node does next, from what the coordinator published and what the node has done so far."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ft_rendezvous.core.model import Sealed, Seat, Verdict, View
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A node was asked to go, and may: somebody else has its place, or it had none."""
+    """A draining node may leave now: another node has its place, or it had none."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
-    """How the first worker to fail on this node ended."""
+    """How the worker that failed first on this node ended."""
 
     reason: str
     rank: int | None = None
@@ -41,7 +41,7 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class TakeSeat:
-    """The cycle is sealed and we have a rank in it."""
+    """The cycle is sealed, and this node has a rank in it."""
 
     sealed: Sealed
     seat: Seat
@@ -49,7 +49,7 @@ class TakeSeat:
 
 @dataclass(frozen=True, slots=True)
 class ReportFailure:
-    """We trained in the current cycle and are back: our workers failed, ask for the next cycle."""
+    """This node trained in the current cycle, and its workers failed: ask for the next cycle."""
 
     cycle_id: int
 
@@ -66,20 +66,20 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpPlace:
-    """We were asked to go, and nobody needs us any more."""
+    """This node drains, and no other node needs it any more."""
 
 
 NodeDecision = Arrive | TakeSeat | ReportFailure | Park | Leave | GiveUpPlace
 
 
 def decide_step(view: View, mine: Progress, incarnation: str, is_draining: bool) -> NodeDecision:
-    """The one thing to do now for a node that is not training."""
+    """The one thing that a node does now, if it does not train."""
     if view.closed is not None:
         return Leave(view.closed.verdict)
     cycle_id = view.cycle_id
     must_report = mine.trained_in == cycle_id and mine.reported_in < cycle_id
     if is_draining and not must_report:
-        # Whoever held a place stays until somebody else has it.
+        # A node that held a place stays until another node has it.
         is_replaced = view.sealed is not None and view.sealed.cycle_id > mine.trained_in
         return GiveUpPlace() if mine.trained_in == 0 or is_replaced else Park()
     if mine.arrived_in < cycle_id:
@@ -93,10 +93,10 @@ def decide_step(view: View, mine: Progress, incarnation: str, is_draining: bool)
 
 
 def watch_from(head: View, arrived_in: int, seq: int) -> View:
-    """What a newcomer may take from the head it read after its arrival; it watches for the events that follow.
+    """The view from which a new node follows events. It has read the head after its arrival.
 
-    The head has no seats. If the seal counts our arrival, our seat is in the event of the seal, which is kept
-    until we have read it: go back to just before it.
+    The head has no seats. If the seal counts this node's arrival, its seat is in the event of the seal. The coordinator
+    keeps that event until this node has read it. So the node starts just before it.
     """
     sealed = head.sealed
     if sealed is None or head.closed is not None or sealed.cycle_id != arrived_in or seq > sealed.counted:

@@ -1,15 +1,15 @@
-"""Who trains, with which rank.
+"""Decides which nodes train, and with which rank.
 
-The world is a row of *segments*: blocks of consecutive ranks whose nodes share a domain (of one node each, unless
-`segment` says more). Where `unit_size` is given, the world is a row of *units* instead, each trained whole, and the
-nodes of a unit are laid out in segments among themselves.
+The world is a row of *segments*: blocks of consecutive ranks whose nodes share a domain. A segment has one node, unless
+the setting `segment` says more. With `unit_size`, the world is a row of *units*. A unit trains as a whole or not at
+all, and its nodes are placed in segments within the unit.
 
-Sticky ranks: the first world is ordered by topology; later, survivors keep their rank, and the holes of a segment are
-filled from its own domain: by the node with the hole's infra rank if it came back, else by the next one in topology
-order. A segment that its domain cannot fill moves as a whole. Of several that one domain cannot fill together, those
-with the most survivors stay, so that as few nodes as possible lose their rank.
+Sticky ranks: the first world is in topology order. Later, survivors keep their ranks. A hole in a segment is filled
+from the segment's own domain: by the node with the hole's infra rank if it came back, else by the next node in topology
+order. A segment that its domain cannot fill moves as a whole. If a domain cannot fill all of its segments, those with
+the most survivors stay, so that as few nodes as possible lose their rank.
 
-The result depends on who arrived, not on when.
+The result depends on which nodes arrived, not on when they arrived.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Domain = str | None
 def place(
     arrivals: Mapping[str, Arrival], previous: Sequence[Arrival], world_size: int, rules: PlacementRules
 ) -> Placement:
-    """Give `world_size` of the arrivals a rank each; the rest are standbys.
+    """Give `world_size` of the arrivals a rank each. The others are standbys.
 
-    `previous` is the last sealed world by rank. Requires that the arrivals have the capacity.
+    `previous` is the last sealed world by rank. The capacity of the arrivals must be at least `world_size`.
     """
     last = previous if rules.ranks is Ranks.STICKY else ()
     if rules.unit_size > 1:
@@ -40,7 +40,7 @@ def place(
         ranks = _place_segments(arrivals, last, world_size, rules)
     placed = set(ranks)
     assert len(placed) == len(ranks) == world_size, "a rank was given twice or not at all"
-    assert placed <= arrivals.keys(), "a rank was given to nobody"
+    assert placed <= arrivals.keys(), "a rank was given to a node that has not arrived"
     rest = [arrival for incarnation, arrival in arrivals.items() if incarnation not in placed]
     return Placement(ranks=tuple(ranks), standbys=tuple(arrival.incarnation for arrival in in_topology_order(rest)))
 
@@ -49,12 +49,12 @@ def place(
 
 
 def in_topology_order(arrivals: Iterable[Arrival]) -> list[Arrival]:
-    """By domain, then as in `_rank_key`."""
+    """Sorted by domain, then by `_rank_key`."""
     return [arrival for nodes in _by_domain(arrivals).values() for arrival in sorted(nodes, key=_rank_key)]
 
 
 def _rank_key(arrival: Arrival) -> tuple[object, ...]:
-    """Within a domain: by infra rank, nodes without one last, by address then, so that the order is total."""
+    """Order within a domain: by infra rank, then nodes without one, by address. No two nodes are equal."""
     node = arrival.node
     if node.infra_rank is None:
         return (True, node.addr, node.pid, arrival.incarnation)
@@ -62,7 +62,7 @@ def _rank_key(arrival: Arrival) -> tuple[object, ...]:
 
 
 def _by_domain(arrivals: Iterable[Arrival]) -> dict[Domain, list[Arrival]]:
-    """Every domain's nodes; domains in order, nodes in none."""
+    """The nodes of every domain. Domains are sorted, nodes are not."""
     domains: dict[Domain, list[Arrival]] = defaultdict(list)
     for arrival in arrivals:
         domains[arrival.node.domain_id].append(arrival)
@@ -73,12 +73,12 @@ def _by_domain(arrivals: Iterable[Arrival]) -> dict[Domain, list[Arrival]]:
 
 
 _Home = tuple[int, int]
-"""A segment of the last world: minus its survivors, and its first rank, so that the smallest are the best to keep."""
+"""A segment of the last world: minus the number of survivors, and its first rank. The smallest is the best to keep."""
 
 
 @dataclass(slots=True)
 class _Pool:
-    """A domain: the segments of the last world that are at home there, and its nodes without a rank."""
+    """A domain: the segments of the last world that belong to it, and its nodes without a rank."""
 
     homes: list[_Home] = field(default_factory=list)
     free: list[Arrival] = field(default_factory=list)
@@ -86,19 +86,20 @@ class _Pool:
 
 @dataclass(slots=True)
 class _Layout:
-    """Segments being filled, survivors first."""
+    """The segments of the new world while they are filled. Survivors come first."""
 
     previous: Sequence[Arrival]
     segment: int
     ranks: list[str | None]
     pools: dict[Domain, _Pool] = field(default_factory=lambda: defaultdict(_Pool))
     rank_before: dict[str, int] = field(default_factory=dict)
-    """Of those who trained in the last world and lose their rank."""
+    """The old ranks of nodes that trained in the last world and lose their rank."""
 
     def seat_survivors(self, arrived: Mapping[str, Arrival]) -> None:
-        """Leave everybody where it was, and sort the rest by domain.
+        """Give every survivor its old rank, and sort the other nodes by domain.
 
-        A world that other rules made may have a segment in several domains: it is at home where its first survivor is.
+        A world that was placed by other rules may have a segment in several domains. Such a segment belongs to the
+        domain of its first survivor.
         """
         previous, segment, ranks = self.previous, self.segment, self.ranks
         bound = min(len(ranks), len(previous)) // segment * segment
@@ -126,7 +127,7 @@ class _Layout:
             self.pools.pop(None, None)
 
     def keep_segments(self, pool: _Pool) -> list[int]:
-        """Fill the holes of as many of a domain's segments as it has nodes for. Returns where they start."""
+        """Fill the holes of as many segments as the domain has nodes for. Returns the first ranks of these segments."""
         room = (len(pool.free) - sum(minus_survivors for minus_survivors, _ in pool.homes)) // self.segment
         pool.homes.sort()
         if room < len(pool.homes):
@@ -135,14 +136,14 @@ class _Layout:
             self._unseat(start, pool)
         pool.free.sort(key=_rank_key)
         if self.rank_before:
-            # Whoever trained in the last world and lost its rank goes before those who did not.
+            # A node that trained in the last world and lost its rank comes before nodes that did not train.
             pool.free.sort(key=lambda arrival: self.rank_before.get(arrival.incarnation, len(self.previous)))
         torn = sorted(start for minus_survivors, start in pool.homes[:room] if -minus_survivors < self.segment)
         self._fill_holes([rank for start in torn for rank in self._span(start) if self.ranks[rank] is None], pool)
         return [start for _, start in pool.homes[:room]]
 
     def _prefer_the_returned(self, pool: _Pool) -> None:
-        """Of segments with as many survivors, keep those to which more nodes have come back."""
+        """Among segments with equally many survivors, prefer those to which more nodes have come back."""
         here = {arrival.node.infra_rank for arrival in pool.free} - {None}
         returned = {
             start: sum(self.previous[rank].node.infra_rank in here for rank in self._span(start))
@@ -161,7 +162,7 @@ class _Layout:
                 self.ranks[rank] = None
 
     def _fill_holes(self, holes: Sequence[int], pool: _Pool) -> None:
-        """Seat some of a domain's free nodes: whoever came back with a hole's infra rank, and others in their order."""
+        """Fill holes with the domain's free nodes: first those that came back with a hole's infra rank."""
         if not holes:
             return
         came_back: dict[int | None, Arrival] = {arrival.node.infra_rank: arrival for arrival in pool.free}
@@ -179,7 +180,7 @@ class _Layout:
         pool.free = left[len(unfilled) :]
 
     def fill_segments(self, starts: Sequence[int], spread: Spread) -> None:
-        """Give every segment that has nobody the next free nodes of one domain."""
+        """Give every empty segment the next free nodes of one domain."""
         free = {domain: len(self.pools[domain].free) for domain in sorted(self.pools, key=natural_key)}
         starts_left = iter(starts)
         for domain, count in _share_out(len(starts), free, spread, self.segment).items():
@@ -202,14 +203,15 @@ def _place_segments(
 
 
 def _share_out(count: int, free: Mapping[Domain, int], spread: Spread, block: int) -> dict[Domain, int]:
-    """How many blocks each domain gives: as many as it can, in order; or each from where most nodes are left."""
+    """How many blocks each domain gives. Without spread: domains in order, each as many as it can. With spread: every
+    block comes from the domain with the most nodes left."""
     shares = dict.fromkeys(free, 0)
     if spread is Spread.NONE:
         for domain, nodes in free.items():
             shares[domain] = min(nodes // block, count)
             count -= shares[domain]
     elif count:
-        # Of two domains with as many nodes left, the one that has given less: the other keeps spares for what it gave.
+        # If two domains have equally many nodes left, the one that gave less gives: the other needs its spares more.
         heap = [(-nodes, 0, index, domain) for index, (domain, nodes) in enumerate(free.items())]
         heapify(heap)
         for _ in range(count):
@@ -231,7 +233,7 @@ def _place_units(
     """Incarnations by rank: whole units, each laid out in segments."""
     unit_size = rules.unit_size
     units = _complete_units(arrived.values(), rules)
-    # A unit that was in several blocks of a world that other rules made stays in the first.
+    # A world that was placed by other rules may have a unit in several blocks. The unit stays in the first.
     starts = range(0, len(previous) // unit_size * unit_size, unit_size)
     was_at = {previous[start].node.unit_id: start for start in reversed(starts)}
     chosen: list[str | None] = [None] * (size // unit_size)
@@ -241,7 +243,7 @@ def _place_units(
             chosen[start // unit_size] = unit
     taken = set(chosen)
     spare = [unit for unit in units if unit not in taken]
-    # Whoever trained in the last world and lost its place goes before those who did not.
+    # A unit that trained in the last world and lost its place comes before units that did not train.
     spare.sort(key=lambda unit: was_at.get(unit, len(previous)))
     gone = {block: previous[block * unit_size].node.domain_id for block in range(min(len(starts), len(chosen)))}
     _fill(chosen, gone, spare, lambda unit: units[unit][0].node.domain_id, rules)
@@ -254,7 +256,7 @@ def _place_units(
 
 
 def _complete_units(arrived: Iterable[Arrival], rules: PlacementRules) -> dict[str, list[Arrival]]:
-    """The nodes of every unit that can train, in topology order; units by their first nodes."""
+    """The nodes of every unit that can train, in topology order. Units are in the order of their first nodes."""
     units: dict[str, list[Arrival]] = defaultdict(list)
     for arrival in in_topology_order(arrived):
         if arrival.node.unit_id is not None:
@@ -269,7 +271,7 @@ def _fill(
     domain_of: Callable[[str], Domain],
     rules: PlacementRules,
 ) -> None:
-    """Give every empty block a spare unit: of the domain of the one that is gone, if there is one."""
+    """Give every empty block a spare unit: from the domain of the lost unit, if that domain has one."""
     pools: dict[Domain, deque[str]] = defaultdict(deque)
     for unit in spare:
         pools[domain_of(unit)].append(unit)

@@ -1,4 +1,4 @@
-"""What becomes of an operator's request, given how the run stands."""
+"""Decides about an operator's request, from the state of the run."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import msgspec
 
 from ft_rendezvous.core.lifecycle import Phase
 from ft_rendezvous.core.model import Answer, Request, RequestKind, Verdict
-from ft_rendezvous.core.next_cycle import Drain
+from ft_rendezvous.core.next_cycle import DrainState
 from ft_rendezvous.text import NAMED
 
-LONGEST_ANSWER = 7 << 20
-"""In bytes. A TCPStore hangs up on whoever sets a value of more than 8 MiB, and that would be the coordinator."""
+MAX_ANSWER_BYTES = 7 << 20
+"""A TCPStore closes the connection of a client that sets more than 8 MiB. Here the client is the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The run, as far as a request depends on it."""
+    """The state of the run, as far as a request depends on it."""
 
     phase: Phase
     cycle_id: int
     verdict: Verdict | None
-    drain: Drain | None
+    drain: DrainState | None
     found: tuple[str, ...]
-    """Names of the live nodes a drain is about, and that are not draining yet."""
+    """Names of the live nodes that a drain request means and that do not drain yet."""
     roster: str = ""
-    """Who is there, where that is asked for."""
+    """The list of nodes, if the request asks for it."""
 
 
 def decide_request(request: Request, run: Standing) -> Answer:
-    """Grant or refuse, and say what follows or why not."""
+    """Grant or refuse the request, and say what follows or why not."""
     is_granted, text = _judge(request, run)
     return Answer(request.incarnation, is_granted, text)
 
@@ -41,8 +41,8 @@ def _judge(request: Request, run: Standing) -> tuple[bool, str]:
     match request.kind:
         case RequestKind.CLOSE:
             return True, "closed"
-        case RequestKind.ROSTER if len(msgspec.json.encode(run.roster)) > LONGEST_ANSWER:
-            return False, "its roster is larger than what the store holds in one value"
+        case RequestKind.ROSTER if len(msgspec.json.encode(run.roster)) > MAX_ANSWER_BYTES:
+            return False, "its roster is larger than one value of the store may be"
         case RequestKind.ROSTER:
             return True, run.roster
         case RequestKind.DRAIN if not run.found:
@@ -50,8 +50,8 @@ def _judge(request: Request, run: Standing) -> tuple[bool, str]:
         case RequestKind.DRAIN:
             return True, f"asked to go: {', '.join(run.found[:NAMED])}"
         case RequestKind.RESTART if run.phase is not Phase.SEALED:
-            return False, f"cycle {run.cycle_id} is not sealed yet: nothing trains that could be restarted"
+            return False, f"cycle {run.cycle_id} is not sealed yet: no workers run that could restart"
         case RequestKind.RESTART if run.drain is not None and not run.drain.is_covered:
-            return False, "a node drains and nobody can take its place: a restart would end the run"
+            return False, "a node drains and no other node can take its place: a restart would end the run"
         case RequestKind.RESTART:
             return True, f"cycle {run.cycle_id} ends, the next one opens"

@@ -1,11 +1,12 @@
-"""Who is in the run, as the coordinator has read it: a fold over records, deaths, openings and seals.
+"""The nodes of a run, as the coordinator has read them: a fold over records, deaths, openings and seals.
 
-Refuses to do any I/O and to decide anything: it answers what is, `sealing` and `moving` say what to do.
-Everything is kept incrementally, so that a record costs the same with ten nodes and with ten thousand.
+It does no I/O and decides nothing. It says what is; `sealing` and `next_cycle` decide what to do.
+All values are updated step by step, so that a record costs the same with ten nodes and with ten thousand.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,7 @@ from ft_rendezvous.core.model import (
     AnyRecord,
     AnyWhy,
     Arrival,
+    Checkpoint,
     Failure,
     Finish,
     Goodbye,
@@ -42,9 +44,9 @@ class Member:
     arrival: Arrival
     role: Role
     came: tuple[int, int]
-    """Cycle and number of its first arrival: the order in which nodes came, whatever the order of reading."""
+    """Cycle and number of its first arrival. This is the order in which nodes came, not the order of reading."""
     arrived_in: int = 0
-    """The newest cycle it arrived in, though that may have been too late to count."""
+    """The newest cycle that it arrived in, even if it was too late to count."""
 
     @property
     def name(self) -> str:
@@ -53,100 +55,151 @@ class Member:
 
 class FenceCause(StrEnum):
     LOST = "lost"
-    """It was not heard of for a lease."""
+    """It did not beat for the length of a lease."""
     DEAF = "deaf"
-    """It beats, but it does not act upon events."""
+    """It beats, but it does not act on events."""
     REPLACED = "replaced"
-    """A newer start of the same node is there."""
+    """A newer start of the same node is in the run."""
     REFUSED = "refused"
-    """It was not taken in."""
+    """It was not admitted."""
     QUARANTINED = "quarantined"
-    """It failed first too often."""
+    """It was the first to fail too often."""
 
     @property
     def is_refusal(self) -> bool:
-        """The node did something wrong and must not try again."""
+        """Whether the node must not try again under a new incarnation."""
         return self not in (FenceCause.LOST, FenceCause.DEAF)
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """An incarnation whose part is over, and the reason to tell it."""
+    """An incarnation that is not in the run any more, and the reason that the node gets to see."""
 
     incarnation: str
     node: str
     cause: FenceCause
     reason: str
     silent_s: float = 0.0
-    """How long nothing was heard of it."""
+    """Seconds since its last beat."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFinish:
+    """A node's workers ended well. It waits in the exit barrier."""
+
+    incarnation: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExit:
+    """A node said goodbye."""
+
+    incarnation: str
+    node: str
+    role: Role
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnfit:
+    """A node's health check failed."""
+
+    incarnation: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """A worker of the current cycle has written a checkpoint."""
+
+
+Effect = Fence | FailureNote | NodeFinish | NodeExit | NodeUnfit | CheckpointWritten | Request
+"""What follows from a record outside of the roster. A request is left to the coordinator."""
 
 
 @dataclass(slots=True)
 class Roster:
-    """The members of a run's group and what they have said about the current cycle."""
+    """The live nodes of a run's group, and what they reported in the current cycle."""
 
+    max_nodes: int = 1 << 30
+    """MAX of the run. More nodes than that, live and unhealthy together, mean that some were replaced."""
     members: dict[str, Member] = field(default_factory=dict)
     arrived: dict[str, Arrival] = field(default_factory=dict)
     awaited: dict[str, Arrival] = field(default_factory=dict)
     world: tuple[Arrival, ...] = ()
-    """The last sealed world by rank; it outlives the members it names."""
+    """The last sealed world by rank. Some of its nodes may be gone."""
     unfinished: set[str] = field(default_factory=set)
-    """Actives of the sealed world that have not ended well."""
+    """Active nodes of the sealed world that have not finished."""
     finished_count: int = 0
-    """Nodes that finished since the last seal; they never train again."""
+    """Nodes that finished since the last seal. They never train again."""
     finished_live_count: int = 0
     spent_count: int = 0
-    """Nodes that left since the last seal because their own agent gave up."""
+    """Nodes that left since the last seal because their agent used up its restarts."""
     left_count: int = 0
-    """Nodes that left since the last seal for reasons of their own."""
+    """Nodes that left since the last seal for a reason of their own."""
     lost_count: int = 0
-    """Nodes of the last world that died or left since its seal, for whatever reason but failed workers."""
+    """Nodes of the last world that died or left since its seal, for any reason other than failed workers."""
+    lost: list[NodesLost] = field(default_factory=list)
+    """Those of them that died, each for itself."""
     draining: set[str] = field(default_factory=set)
-    """Live nodes that are asked to give up their places; they are never placed again."""
+    """Live nodes that were asked to give up their places. They are never placed again."""
     drained_count: int = 0
-    """Nodes of the last world that were asked to give up their places and are gone, with nobody in them."""
+    """Nodes of the last world that drained and left. No other node has taken their places yet."""
     unhealthy: dict[str, str] = field(default_factory=dict)
-    """Nodes that found themselves unfit, and why."""
+    """Nodes whose health check failed, with the reason, oldest first; without those that other nodes have replaced."""
     troubles: list[AnyWhy] = field(default_factory=list)
-    """What happened to the sealed world, in the order it was read: each a reason to open the next cycle."""
+    """What happened to the sealed world, in the order of reading. Each is a reason to open the next cycle."""
     by_infra_rank: dict[int, str] = field(default_factory=dict)
     fenced: set[str] = field(default_factory=set)
     _ranks: dict[str, int] = field(default_factory=dict)
+    _at_address: Counter[str] = field(default_factory=Counter)
+    """Number of live nodes at each address."""
 
     def is_known(self, incarnation: str) -> bool:
         return incarnation in self.members or incarnation in self.fenced
 
-    # --- what nodes say -----------------------------------------------------------------------------
+    # --- records of nodes -----------------------------------------------------------------------------
 
-    def take(self, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Fence]:
-        """Fold one record in. Returns whom to fence because of it.
+    def take(self, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Effect]:
+        """Fold one record in. This is the only place that tells records apart. Returns what follows from it.
 
-        A record of an older cycle still introduces a newcomer, and still counts as its author's finish or
-        goodbye; it never counts as an arrival.
+        A record of an older cycle still introduces a new node, and still counts as a finish or a goodbye. It never
+        counts as an arrival. A record of an unknown author is an operator's request, or nothing.
         """
         if isinstance(record, Withdrawal):
-            self._withdraw(record)
+            return self._withdraw(record)
         if record.incarnation in self.fenced:
             return []
         if isinstance(record, Arrival):
-            return self._take_arrival(record, is_open and record.cycle_id == cycle_id)
+            return [*self._take_arrival(record, is_open and record.cycle_id == cycle_id)]
         member = self.members.get(record.incarnation)
         if member is None:
-            return []
+            return [record] if isinstance(record, Request) else []
+        is_current = member.role is Role.ACTIVE and record.cycle_id == cycle_id
         match record:
             case Failure():
-                if member.role is Role.ACTIVE and record.cycle_id == cycle_id:
-                    rank = self._ranks[record.incarnation]
-                    self.troubles.append(WorkersFailed(member.name, rank, record.reason))
-            case Request(kind=RequestKind.RESTART):
-                if member.role is Role.ACTIVE and record.cycle_id == cycle_id:
-                    by = f"{member.name} (rank {self._ranks[record.incarnation]})"
-                    self.troubles.append(RestartRequested(by, record.reason))
+                return self._fail(record, member, is_current)
             case Finish():
-                self._finish(record.incarnation, member)
+                return self._finish(record.incarnation, member)
             case Goodbye():
-                self._goodbye(record, member)
+                return self._goodbye(record, member)
+            case Checkpoint():
+                return [CheckpointWritten()] if record.cycle_id == cycle_id else []
+            case Request(kind=RequestKind.DRAIN):
+                return [record]
+            case Request(kind=RequestKind.RESTART) if is_current:
+                self.ask_restart(f"{member.name} (rank {self._ranks[record.incarnation]})", record.reason)
         return []
+
+    def _fail(self, failure: Failure, member: Member, is_current: bool) -> list[Effect]:
+        note = self._failure_of(failure, member)
+        if is_current:
+            rank = self._ranks[failure.incarnation]
+            self.troubles.append(WorkersFailed(member.name, rank, failure.reason))
+        return [] if note is None else [note]
 
     def _take_arrival(self, arrival: Arrival, counts: bool) -> list[Fence]:
         fences: list[Fence] = []
@@ -158,7 +211,10 @@ class Roster:
             member = self.members[arrival.incarnation] = Member(
                 arrival, Role.HOT_SPARE, (arrival.cycle_id, arrival.seq)
             )
+            self._at_address[arrival.node.addr] += 1
             self.unhealthy.pop(node_key(arrival.node), None)
+            if self.unhealthy and len(self.members) + len(self.unhealthy) > self.max_nodes:
+                del self.unhealthy[next(iter(self.unhealthy))]
             if arrival.node.infra_rank is not None:
                 self.by_infra_rank[arrival.node.infra_rank] = arrival.incarnation
         member.arrived_in = max(member.arrived_in, arrival.cycle_id)
@@ -170,38 +226,46 @@ class Roster:
         return fences
 
     def _contest_infra_rank(self, arrival: Arrival) -> list[Fence]:
-        """Two nodes claim one infra rank: a restarted agent replaces its predecessor, a stranger is refused."""
+        """Two nodes claim one infra rank. A restarted agent replaces its older start; a node elsewhere is refused."""
         if arrival.node.infra_rank is None:
             return []
         holder = self.members.get(self.by_infra_rank.get(arrival.node.infra_rank, ""))
         if holder is None:
             return []
         old, newcomer = holder.arrival.node, arrival.node
-        # A process that was paused says late what it began early; of one process, the later arrival counts.
+        # An older process that was paused may arrive late. Of one process, the later arrival counts.
         is_older = (newcomer.born_us, (arrival.cycle_id, arrival.seq)) < (old.born_us, holder.came)
         if newcomer.addr == old.addr and not is_older:
             reason = f"{node_name(newcomer)} is a newer start of {holder.name}"
             incarnation = holder.arrival.incarnation
             self.drop(incarnation)
             return [Fence(incarnation, holder.name, FenceCause.REPLACED, reason)]
-        self.fenced.add(arrival.incarnation)
+        self.refuse(arrival.incarnation)
         reason = (
-            f"{holder.name} was started in its place while it was out of touch"
+            f"{holder.name} was started later, in the place of this node"
             if newcomer.addr == old.addr
             else f"infra rank {newcomer.infra_rank} is claimed by {node_name(newcomer)} and held by {holder.name}: "
             "give every node its own (--rdzv-conf infra_rank=N or FT_INFRA_RANK)"
         )
         return [Fence(arrival.incarnation, node_name(newcomer), FenceCause.REFUSED, reason)]
 
-    def _finish(self, incarnation: str, member: Member) -> None:
-        if member.role in (Role.ACTIVE, Role.AWAITED, Role.HOT_SPARE):
-            member.role = next_role(member.role, NodeStep.FINISH)
-            self.unfinished.discard(incarnation)
-            self.awaited.pop(incarnation, None)
-            self.finished_count += 1
-            self.finished_live_count += 1
+    def _finish(self, incarnation: str, member: Member) -> list[Effect]:
+        if member.role not in (Role.ACTIVE, Role.AWAITED, Role.HOT_SPARE):
+            return []
+        member.role = next_role(member.role, NodeStep.FINISH)
+        self.unfinished.discard(incarnation)
+        self.awaited.pop(incarnation, None)
+        self.finished_count += 1
+        self.finished_live_count += 1
+        return [NodeFinish(incarnation, member.name)]
 
-    def _goodbye(self, goodbye: Goodbye, member: Member) -> None:
+    def _goodbye(self, goodbye: Goodbye, member: Member) -> list[Effect]:
+        effects: list[Effect] = []
+        if goodbye.outcome is Outcome.FAILED:
+            # An agent that gives up may not have reported the failure before it left.
+            failure = Failure(cycle_id=goodbye.cycle_id, incarnation=goodbye.incarnation, reason=goodbye.reason)
+            note = self._failure_of(failure, member)
+            effects += [] if note is None else [note]
         if goodbye.outcome is Outcome.SUCCEEDED and member.role in (Role.ACTIVE, Role.AWAITED):
             self._finish(goodbye.incarnation, member)
         if member.role is Role.ACTIVE:
@@ -216,17 +280,24 @@ class Roster:
         if goodbye.outcome is not Outcome.FAILED:
             self.lost_count += member.role in (Role.ACTIVE, Role.AWAITED)
         self._remove(goodbye.incarnation)
+        return [*effects, NodeExit(goodbye.incarnation, member.name, member.role, goodbye.outcome, goodbye.reason)]
 
-    def _withdraw(self, withdrawal: Withdrawal) -> None:
-        """A node is unfit: it is not in the run any more, if it ever was."""
-        self.unhealthy[node_key(withdrawal.node)] = f"{node_name(withdrawal.node)}: {withdrawal.reason}"
+    def _withdraw(self, withdrawal: Withdrawal) -> list[Effect]:
+        """A node is unhealthy: it is not in the run any more, if it ever was."""
+        name = node_name(withdrawal.node)
+        self.unhealthy[node_key(withdrawal.node)] = f"{name}: {withdrawal.reason}"
         if withdrawal.incarnation in self.members:
             self.drop(withdrawal.incarnation)
+        return [NodeUnfit(withdrawal.incarnation, name, withdrawal.reason)]
 
-    def failure_of(self, failure: Failure) -> FailureNote | None:
-        """A failure in the last world, fit to be charged; None if it comes from outside of it."""
-        member, rank = self.members.get(failure.incarnation), self._ranks.get(failure.incarnation)
-        if member is None or rank is None or member.role not in (Role.ACTIVE, Role.AWAITED):
+    def refuse(self, incarnation: str) -> None:
+        """A new node is not admitted. Nothing it says counts."""
+        self.fenced.add(incarnation)
+
+    def _failure_of(self, failure: Failure, member: Member) -> FailureNote | None:
+        """A failure in the last world, for the ledger. None if the node is not in that world."""
+        rank = self._ranks.get(failure.incarnation)
+        if rank is None or member.role not in (Role.ACTIVE, Role.AWAITED):
             return None
         if failure.cycle_id != member.arrival.cycle_id:
             return None
@@ -244,30 +315,31 @@ class Roster:
         )
 
     def _blame_key(self, member: Member) -> str:
-        """Who failed, across incarnations: the infra rank, or the address where nobody else lives."""
+        """Identifies the node across incarnations: its infra rank, or its address if no other node has that address."""
         node = member.arrival.node
         if node.infra_rank is not None:
             return blame_keys(member.arrival)[0]
-        is_alone = sum(other.arrival.node.addr == node.addr for other in self.members.values()) == 1
-        return f"address {node.addr}" if is_alone else member.arrival.incarnation
+        return f"address {node.addr}" if self._at_address[node.addr] == 1 else member.arrival.incarnation
 
     def ask_restart(self, by: str, reason: str) -> None:
-        """Somebody from outside wants the world to end."""
+        """An operator asks for a restart of the world."""
         self.troubles.append(RestartRequested(by, reason))
 
-    # --- what the coordinator decides ---------------------------------------------------------------
+    # --- decisions of the coordinator ---------------------------------------------------------------
 
     def drop(self, incarnation: str) -> None:
-        """A node is dead or replaced: its incarnation never counts again."""
+        """A node is dead or replaced. Its incarnation never counts again."""
         member = self.members.get(incarnation)
-        if member is not None and member.role is Role.ACTIVE:
-            self.troubles.append(NodesLost((member.name,), (self._ranks[incarnation],)))
-        if member is not None:
-            self.lost_count += member.role in (Role.ACTIVE, Role.AWAITED)
+        if member is not None and member.role in (Role.ACTIVE, Role.AWAITED):
+            lost = NodesLost((member.name,), (self._ranks[incarnation],))
+            self.lost.append(lost)
+            self.lost_count += 1
+            if member.role is Role.ACTIVE:
+                self.troubles.append(lost)
         self._remove(incarnation)
 
     def drain(self, incarnation: str) -> bool:
-        """A live node is to give up its place. False if it is finished, or was asked before."""
+        """A live node has to give up its place. False if it has finished, or drains already."""
         if not self.can_drain(incarnation):
             return False
         member = self.members[incarnation]
@@ -285,12 +357,16 @@ class Roster:
         self.draining.discard(incarnation)
         if member is not None:
             self.finished_live_count -= member.role is Role.FINISHED
+            addr = member.arrival.node.addr
+            self._at_address[addr] -= 1
+            if not self._at_address[addr]:
+                del self._at_address[addr]
             infra_rank = member.arrival.node.infra_rank
             if infra_rank is not None and self.by_infra_rank.get(infra_rank) == incarnation:
                 del self.by_infra_rank[infra_rank]
 
     def reopen(self) -> None:
-        """The next cycle is open: actives are awaited, everybody else waits to arrive."""
+        """The next cycle is open. Active nodes are awaited, and every other node may arrive."""
         assert not self.arrived, "arrivals of a sealed cycle were not placed"
         self.troubles.clear()
         self._step_all(NodeStep.REOPEN)
@@ -301,11 +377,12 @@ class Roster:
         }
 
     def seal(self, placement: Placement) -> None:
-        """The placement holds: the placed are active, everybody else waits for the next cycle."""
+        """The cycle is sealed. Placed nodes are active, and every other node waits for the next cycle."""
         self.world = tuple(self.arrived[incarnation] for incarnation in placement.ranks)
         self._ranks = {incarnation: rank for rank, incarnation in enumerate(placement.ranks)}
         self.unfinished = set(placement.ranks)
         self.spent_count = self.left_count = self.lost_count = self.drained_count = self.finished_count = 0
+        self.lost.clear()
         for incarnation in placement.ranks:
             member = self.members[incarnation]
             member.role = next_role(member.role, NodeStep.PLACE)
@@ -318,10 +395,10 @@ class Roster:
             if incarnation not in but:
                 member.role = next_role(member.role, step)
 
-    # --- what is ------------------------------------------------------------------------------------
+    # --- questions ------------------------------------------------------------------------------------
 
     def joinable_count(self) -> int:
-        """Live nodes that have arrived or still can: everybody but the finished and the draining."""
+        """Number of live nodes that have arrived or still can: all but those that finished or drain."""
         gone = sum(self.members[name].role is not Role.FINISHED for name in self.draining)
         return len(self.members) - self.finished_live_count - gone
 
@@ -330,24 +407,27 @@ class Roster:
         return member is not None and member.role is not Role.FINISHED and incarnation not in self.draining
 
     def arrived_fit(self, rules: PlacementRules) -> int:
-        """How many of the arrived can be placed together."""
+        """How many of the arrived nodes can be placed together."""
         return len(self.arrived) if rules.block == 1 else capacity([a.node for a in self.arrived.values()], rules)
 
     def joinable_fit(self, rules: PlacementRules) -> int:
-        """How many of the live nodes that have arrived or still can."""
+        """How many of the live nodes that have arrived, or still can, can be placed together."""
         return self.joinable_count() if rules.block == 1 else capacity(self._joinable(), rules)
 
     def ready_fit(self, rules: PlacementRules, since: int) -> int:
-        """How many of those that have arrived in this cycle or later, in time or not: others may never do."""
+        """How many of the nodes that arrived in cycle `since` or later can be placed together.
+
+        Late arrivals count too. A node that has not arrived since then may never arrive.
+        """
         return capacity(self._joinable(since), rules)
 
     def undrained_fit(self, rules: PlacementRules) -> int:
-        """How many of all live nodes, finished or not, but those that were asked to go."""
+        """How many of the live nodes that do not drain, finished or not, can be placed together."""
         members = self.members.items()
         return capacity([member.arrival.node for name, member in members if name not in self.draining], rules)
 
     def can_lose(self, incarnation: str, rules: PlacementRules, since: int) -> bool:
-        """Whether enough nodes remain without one of the arrived, or one that is gone already."""
+        """Whether enough nodes remain without this incarnation, which may be gone already."""
         return capacity(self._joinable(since, but=incarnation), rules) >= rules.min_nodes
 
     def _joinable(self, since: int = 0, but: str = "") -> list[NodeInfo]:
@@ -361,23 +441,25 @@ class Roster:
         ]
 
     def draining_actives(self, but: Sequence[str] = ()) -> list[str]:
-        """Names of the nodes that train and are to give up their places."""
+        """Names of the nodes that train and drain."""
         members = (self.members[incarnation] for incarnation in sorted(self.draining.difference(but)))
         return [member.name for member in members if member.role is Role.ACTIVE]
 
     def is_world_draining(self) -> bool:
-        """Whether any node of the last world was asked to give up its place, even if it has finished since."""
+        """Whether a node of the last world drains, even if it has finished since."""
         return not self.draining.isdisjoint(self._ranks)
 
     def draining_count(self) -> int:
-        """Nodes of the last world that have given up their places, or are about to."""
+        """Number of nodes of the last world that have given up their places, or will."""
         return self.drained_count + sum(
             name in self._ranks and self.members[name].role is not Role.FINISHED for name in self.draining
         )
 
     def find(self, target: str) -> list[str]:
-        """The live nodes an operator means: an infra rank, an address or `address:pid`."""
-        return [incarnation for incarnation, member in self.members.items() if target in called(member.arrival.node)]
+        """The live nodes that an operator means by an infra rank, an address or `address:pid`."""
+        return [
+            incarnation for incarnation, member in self.members.items() if target in operator_names(member.arrival.node)
+        ]
 
     def describe(self, incarnation: str) -> str:
         """A live node's name, with its rank if it has one."""
@@ -386,8 +468,8 @@ class Roster:
         return member.name + rank
 
 
-def called(node: NodeInfo) -> tuple[str, ...]:
-    """What an operator may call a node."""
+def operator_names(node: NodeInfo) -> tuple[str, ...]:
+    """The names that an operator may use for a node."""
     rank = () if node.infra_rank is None else (str(node.infra_rank),)
     return (*rank, *((node.addr, f"{node.addr}:{node.pid}") if node.addr else ()))
 

@@ -1,6 +1,6 @@
-"""When an open cycle is sealed, how long it waits and for whom, and when it is given up.
+"""Decides when an open cycle is sealed, how long it waits and for which nodes, and when it is given up.
 
-One function of a snapshot and a time. It says what to do and why; the coordinator does it.
+One function of a snapshot and a time. It returns what to do and why; the coordinator does it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ft_rendezvous.text import NAMED
 
 @dataclass(frozen=True, slots=True)
 class SealRules:
-    """The settings a seal depends on."""
+    """The settings that a seal depends on."""
 
     placement: PlacementRules
     settle_s: float
@@ -27,38 +27,38 @@ class SealRules:
 
 @dataclass(frozen=True, slots=True)
 class SealView:
-    """An open cycle as of one consistent read."""
+    """An open cycle, as one consistent read shows it."""
 
     opened_at: float
-    """When the wait began: the opening, or the first arrival of the first cycle."""
+    """When the wait began: at the opening, or in the first cycle at the first arrival."""
     arrived: Mapping[str, Arrival]
     awaited: Mapping[str, Arrival]
     """Survivors of the last world that are alive and not back yet."""
     world: tuple[Arrival, ...]
-    """The last world, to say who is missing."""
+    """The last world by rank. It tells which nodes are missing."""
     alive: Collection[str]
-    """Everybody who is in the run: whoever is, is not missing."""
+    """All nodes in the run. A node that is in it is not missing."""
     fit: int
-    """How many of the arrived can be placed together."""
+    """How many of the arrived nodes can be placed together."""
     joinable_fit: int
-    """How many of the live nodes that have arrived or still can."""
+    """How many of the live nodes that have arrived, or still can, can be placed together."""
     ready_fit: int
-    """How many of those that have arrived in this cycle or the one before: whoever did not may never do. An elastic
-    world's concern; 0 for others."""
+    """The same for the nodes that arrived in this cycle or the one before: another node may never arrive. It is 0
+    unless the world is elastic."""
     finished_count: int
     has_all_finished: bool
-    """Every active of the last world has ended well, though a cycle was opened meanwhile."""
+    """Every active node of the last world has finished, although a cycle was opened in between."""
     spent_count: int
     left_count: int
-    """Nodes that said goodbye since the last seal for reasons of their own."""
+    """Nodes that left since the last seal for a reason of their own."""
     drained_count: int
-    """Nodes that give up, or have given up, their places since the last seal."""
+    """Nodes that have drained since the last seal, or still drain."""
     unhealthy: tuple[str, ...]
-    """Nodes that found themselves unfit, with the reason."""
+    """Nodes whose health check failed, with the reason."""
     enough_since: float | None
-    """Since when the arrived have been enough for a world."""
+    """Since when enough nodes for a world have arrived."""
     disagrees_since: float | None
-    """Since when the counts and the records of this cycle have told different stories."""
+    """Since when the counts and the records of this cycle disagree."""
 
 
 # --- reasons to wait --------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class NeedsNodes:
     arrived: int
     wanted: int
     missing: tuple[str, ...]
-    """The first few of the last world that are not here."""
+    """The first few nodes of the last world that are not in the run."""
 
     def __str__(self) -> str:
         tail = f"; missing: {', '.join(self.missing)}" if self.missing else ""
@@ -78,7 +78,7 @@ class NeedsNodes:
 
 @dataclass(frozen=True, slots=True)
 class NeedsBlocks:
-    """Enough nodes are here, but not enough that belong together."""
+    """Enough nodes have arrived, but not enough of them belong together."""
 
     fit: int
     wanted: int
@@ -93,7 +93,7 @@ class NeedsBlocks:
 
 @dataclass(frozen=True, slots=True)
 class HopesForMore:
-    """A smaller world is possible."""
+    """A world is possible, and a larger one may be soon."""
 
     possible: int
     hoped: int
@@ -115,7 +115,7 @@ class AwaitsSurvivors:
 @dataclass(frozen=True, slots=True)
 class Settles:
     def __str__(self) -> str:
-        return "enough nodes have arrived; settle_s lets more come"
+        return "enough nodes have arrived; waiting settle_s for more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +141,12 @@ class Seal:
 class Wait:
     reason: WaitReason
     until: float
-    """When to decide again even if nothing is heard."""
+    """When to decide again, even if no record comes."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """This cycle can never be sealed, or need not be: the run is over."""
+    """This cycle cannot be sealed, or need not be: the run is over."""
 
     verdict: Verdict
 
@@ -155,7 +155,7 @@ SealDecision = Seal | Wait | GiveUp
 
 
 def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
-    """Seal once enough nodes are there, those expected back are there or late, and the read is settled."""
+    """Seal when enough nodes have arrived, no survivor is awaited any more, and counts and records agree."""
     size = rules.placement.world_size(view.fit)
     hopeless = _find_hopeless(view, rules.placement)
     if hopeless is not None:
@@ -184,7 +184,7 @@ def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
 
 
 def _find_hopeless(view: SealView, rules: PlacementRules) -> GiveUp | None:
-    """Why no world can be formed however long one waits, or need be."""
+    """Why no world can be formed, however long the run waits, or why none is needed."""
     wanted, is_short = rules.min_nodes, view.joinable_fit < rules.min_nodes
     if is_short and rules.max_nodes - len(view.unhealthy) < wanted:
         return GiveUp(Verdict(VerdictKind.FAILED, _unfit(view, rules), is_retryable=True))
@@ -203,7 +203,7 @@ def _find_hopeless(view: SealView, rules: PlacementRules) -> GiveUp | None:
 def find_lack(
     arrived: Mapping[str, Arrival], missing: tuple[str, ...], rules: PlacementRules
 ) -> NeedsNodes | NeedsBlocks:
-    """What those who have arrived need to be a world, given that they are none."""
+    """What the arrived nodes lack to form a world. Call it only if they cannot form one."""
     if len(arrived) < rules.min_nodes:
         return NeedsNodes(len(arrived), rules.min_nodes, missing)
     nodes = [arrival.node for arrival in arrived.values()]
@@ -213,9 +213,9 @@ def find_lack(
 
 
 def _hoped_for(view: SealView, rules: PlacementRules) -> int:
-    """The world that is worth a last call: as large as the last one, or the largest at first, or with all that came.
+    """The world size that is worth a last call: that of the last world (at first the maximum), or of all that came.
 
-    Whoever has finished, or was asked to go, is not hoped for.
+    Nodes that finished or drain do not count.
     """
     gone = view.finished_count + view.drained_count
     last = len(view.world) - gone if view.world else rules.max_nodes

@@ -1,4 +1,4 @@
-"""Everybody's line in a sealed cycle, and the ranks of the workers behind it."""
+"""Each node's seat in a sealed cycle, and the ranks of its workers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ft_rendezvous.core.model import Arrival, NodeInfo, Placement, Seat, WorkerR
 
 
 def rank_workers(nodes: Sequence[NodeInfo]) -> list[WorkerRanks] | None:
-    """Global and role ranks of every node's workers, nodes given by rank.
+    """Global and role ranks of every node's workers. `nodes` are in the order of ranks.
 
-    The same prefix sums torch's agent works out through the store; None where a node did not say how many
-    workers it starts, and then the agent does it its own way.
+    These are the prefix sums that torch's agent otherwise computes through the store. None if a node did not say how
+    many workers it starts; then the agents compute them.
     """
     role_sizes: dict[str, int] = defaultdict(int)
     shapes: list[tuple[str, int]] = []
@@ -33,7 +33,7 @@ def rank_workers(nodes: Sequence[NodeInfo]) -> list[WorkerRanks] | None:
 
 
 def seat(placement: Placement, arrivals: Mapping[str, Arrival]) -> dict[str, Seat]:
-    """Everybody's line in a sealed cycle."""
+    """The seat of every placed or standby node in a sealed cycle."""
     workers = rank_workers([arrivals[incarnation].node for incarnation in placement.ranks])
     seats = {
         incarnation: Seat(rank, workers[rank] if workers else None) for rank, incarnation in enumerate(placement.ranks)

@@ -1,4 +1,4 @@
-"""A roster that can be kept in a file: who is there, and who had which rank. What `ftr explain` reads."""
+"""A roster that can be kept in a file: the nodes, and their last ranks. `ftr explain` reads it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import msgspec
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import Arrival, NodeInfo
 from ft_rendezvous.core.roster import Roster
-
-LONGEST_NAME = 200
+from ft_rendezvous.text import MAX_NAME_CHARS
 
 
 class SnapshotNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """A node, as people write it down."""
+    """A node, in a form that people can write."""
 
     infra_rank: int | None = None
     domain: str | None = None
@@ -25,9 +24,9 @@ class SnapshotNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     rank: int | None = None
     """Its rank in the last world."""
     gone: bool = False
-    """It is not there any more, or was asked to go."""
+    """It is not in the run any more, or it drains."""
     finished: bool = False
-    """Its workers ended well: it never trains again."""
+    """Its workers ended well. It never trains again."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -35,11 +34,11 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     run_id: str = ""
     cycle_id: int = 0
     settings: dict[str, str] = {}
-    """The run's, by the names users know."""
+    """The run's settings, by their `--rdzv-conf` keys."""
 
 
 def take_snapshot(roster: Roster, run_id: str, cycle_id: int, settings: Mapping[str, str]) -> Snapshot:
-    """A live run: every node of it, and those of the last world that are gone."""
+    """A live run: all of its nodes, and the nodes of the last world that are gone."""
     ranks = {seat.incarnation: rank for rank, seat in enumerate(roster.world)}
     nodes = [
         _describe(
@@ -72,7 +71,7 @@ def _describe(node: NodeInfo, rank: int | None, is_gone: bool, is_finished: bool
 
 
 def restore(snapshot: Snapshot) -> tuple[dict[str, Arrival], tuple[Arrival, ...]]:
-    """The nodes that can be placed, and the last world by rank. Raises ValueError for what cannot be."""
+    """The nodes that can be placed, and the last world by rank. Raises ValueError if the file contradicts itself."""
     arrivals = [_arrival(number, node) for number, node in enumerate(snapshot.nodes)]
     pairs = list(zip(snapshot.nodes, arrivals, strict=True))
     here = {arrival.incarnation: arrival for node, arrival in pairs if not (node.gone or node.finished)}
@@ -88,14 +87,16 @@ def _check_infra_ranks(nodes: Sequence[SnapshotNode]) -> None:
     counts = Counter(node.infra_rank for node in nodes if node.infra_rank is not None)
     twice = [rank for rank, count in counts.items() if count > 1]
     if twice:
-        raise ValueError(f"two nodes that are there have infra rank {twice[0]}: give every node its own")
+        raise ValueError(f"two live nodes have infra rank {twice[0]}: give every node its own")
 
 
 def _arrival(number: int, node: SnapshotNode) -> Arrival:
-    if (node.infra_rank or 0) < 0 or max(len(node.domain or ""), len(node.unit or "")) > LONGEST_NAME:
-        raise ValueError(f"node {number} of the file: infra_rank is at least 0, a name at most {LONGEST_NAME} letters")
+    if (node.infra_rank or 0) < 0 or max(len(node.domain or ""), len(node.unit or "")) > MAX_NAME_CHARS:
+        raise ValueError(
+            f"node {number} of the file: infra_rank is at least 0, a name at most {MAX_NAME_CHARS} letters"
+        )
     if node.infra_rank is None and not node.addr:
-        raise ValueError(f"node {number} of the file has neither infra_rank nor addr: nobody could tell which it is")
+        raise ValueError(f"node {number} of the file has neither infra_rank nor addr: give it one of them")
     info = NodeInfo(addr=node.addr, pid=node.pid, infra_rank=node.infra_rank, domain_id=node.domain, unit_id=node.unit)
     return Arrival(
         cycle_id=0,

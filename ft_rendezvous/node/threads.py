@@ -90,8 +90,9 @@ class Link:
             logs_waits=True,
         )
         self._participant = participant
-        # Before it is needed: to start a thread takes longer than to arrive.
-        self._listener = self._start_listener(connections.listener)
+        with self._lock:
+            # Before it is needed: to start a thread takes longer than to arrive.
+            self._listener = self._start_listener(connections.listener)
         self._writer = threading.Thread(target=self._drive_writer, name="ft-writer", daemon=True)
         self._writer.start()
 

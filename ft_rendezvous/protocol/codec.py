@@ -16,9 +16,9 @@ from typing import TypeVar
 import msgspec
 
 from ft_rendezvous.core.model import (
-    FORMAT,
     GROUP,
     INCARNATION_DIGITS,
+    STORE_FORMAT,
     Answer,
     AnyEvent,
     AnyRecord,
@@ -85,7 +85,7 @@ class Keys:
         return f"{self._base}/window/answer/{number}/{part}"
 
     def agent(self, cycle_id: int, key: str) -> str:
-        """Where the elastic agent's own key lives: what it writes in a cycle dies with the cycle."""
+        """A key that the elastic agent itself writes in a cycle. It stays until the store ends: nothing deletes it."""
         return f"{self._base}/cycle/{cycle_id}/agent/{key}"
 
 
@@ -223,8 +223,8 @@ def _undecodable(line: bytes, error: Exception) -> str:
         version = msgspec.json.decode(_elements.decode(line)[1], type=int)
     except (*_UNDECODABLE, IndexError):
         return f"does not decode: {error}"
-    if version != FORMAT:
-        return f"format {version}, this run speaks {FORMAT}: install the same ft-rendezvous everywhere"
+    if version != STORE_FORMAT:
+        return f"format {version}, this run speaks {STORE_FORMAT}: install the same ft-rendezvous everywhere"
     return f"does not decode: {error}"
 
 
@@ -265,9 +265,9 @@ def decode_head(data: bytes) -> Head:
         version = msgspec.json.decode(_version.decode(data)["v"], type=int)
     except (msgspec.DecodeError, KeyError) as error:
         raise ConfigError(f"the store at this endpoint is not an ft rendezvous: {error}") from error
-    if version != FORMAT:
+    if version != STORE_FORMAT:
         raise ConfigError(
-            f"the run speaks format {version}, this node {FORMAT}: install the same ft-rendezvous everywhere"
+            f"the run speaks format {version}, this node {STORE_FORMAT}: install the same ft-rendezvous everywhere"
         )
     return _strictly(_head, data, "head")
 

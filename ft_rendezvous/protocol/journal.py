@@ -1,7 +1,7 @@
-"""What the coordinator decided, told as typed entries to whoever listens.
+"""What the coordinator decided and saw, as typed entries.
 
-The coordinator writes entries and knows no listener; `log_entry` is the one that logs. Entries are data that can be
-written down: what is known of a run, live or afterwards, is a fold over them (`state`) and nothing else.
+The coordinator passes entries to a journal and does not know who reads them. `log_entry` is the journal that logs.
+Entries are plain data. The state of a run, live or afterwards, is a fold over them and nothing else (see `state`).
 """
 
 from __future__ import annotations
@@ -12,41 +12,42 @@ from collections.abc import Callable
 import msgspec
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import AnyWhy, Outcome, Placement, Verdict, VerdictKind
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol.codec import BadRecord
-from ft_rendezvous.text import NAMED
+from ft_rendezvous.text import NAMED, count
 
 log = logging.getLogger("ft_rendezvous")
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=True):
-    """Base of all entries; the name of its class is an entry's tag."""
+    """Base class of all entries. The name of the class is the tag of the entry."""
 
 
 # --- the run ----------------------------------------------------------------------------------------
 
 
 class RunBegan(_Entry, frozen=True, kw_only=True):
-    """A store is there, and its coordinator with it."""
+    """The store and its coordinator have started."""
 
     run_id: str
     epoch: str
     settings: dict[str, str]
     versions: dict[str, str]
     host: str
-    """The machine and the process of the store: `name pid 123`."""
+    """The machine and the process that host the store: `name pid 123`."""
 
 
 class Looked(_Entry, frozen=True, kw_only=True):
-    """The coordinator is alive, and this is what it saw of the leases; told once per lease."""
+    """The coordinator is alive and has read the beats. Written once per lease."""
 
     cycle_id: int
     live: int
     oldest_s: float
-    """How long ago the node that was silent for longest was heard of."""
+    """Seconds since the last beat of the node that was silent for longest."""
     operations: int
-    """Store operations of the coordinator so far."""
+    """Number of store operations of the coordinator so far."""
 
 
 class RecordRefused(_Entry, frozen=True, kw_only=True):
@@ -59,11 +60,11 @@ class RunEnded(_Entry, frozen=True, kw_only=True):
 
 
 class HostLeft(_Entry, frozen=True, kw_only=True):
-    """The store goes and the run has no verdict: somebody ended its host."""
+    """The store host ends before the run has a verdict: a user or the system stopped it."""
 
     @property
     def verdict(self) -> Verdict:
-        """What that amounts to."""
+        """The verdict that follows from it."""
         return Verdict(VerdictKind.CANCELLED, "its store host was ended", is_retryable=True)
 
 
@@ -73,10 +74,12 @@ class HostLeft(_Entry, frozen=True, kw_only=True):
 class CycleOpened(_Entry, frozen=True, kw_only=True):
     cycle_id: int
     why: AnyWhy
+    roles: dict[Role, Role]
+    """What every live node is from now on, by what it was; a role that is not listed stays."""
 
 
 class CauseCorrected(_Entry, frozen=True, kw_only=True):
-    """A cycle opened for what was known then; its true cause is known now."""
+    """The cause of a cycle was not fully known when it opened. This is the true cause."""
 
     cycle_id: int
     why: AnyWhy
@@ -92,33 +95,61 @@ class CycleWaits(_Entry, frozen=True, kw_only=True):
 class CycleSealed(_Entry, frozen=True, kw_only=True):
     cycle_id: int
     placement: Placement
+    roles: dict[Role, Role]
+    """What every live node without a rank is from now on, by what it was; a role that is not listed stays."""
     waited_s: float
     master: str
 
 
 class CyclePlaced(_Entry, frozen=True, kw_only=True):
-    """What the placement changed, why, and what the spares cover now."""
+    """What the placement changed, why, and which losses the spares can replace now."""
 
     cycle_id: int
-    summary: str
+    kept: int
+    """Nodes with the rank that they had in the last world."""
+    moved: int
+    """Nodes of the last world with another rank."""
+    new: int
+    benched: int
+    """Nodes of the last world that are here and have no rank any more."""
+    effect: str
+    """What the spares cover now, and who has which rank for what reason."""
+
+    @property
+    def counts(self) -> str:
+        """For the log, with stable keys."""
+        return f"kept={self.kept} moved={self.moved} new={self.new} benched={self.benched}"
+
+    def __str__(self) -> str:
+        """For people, in one sentence."""
+        counts = (
+            (self.kept, "keeps its rank", "keep their ranks"),
+            (self.moved, "has another rank", "have other ranks"),
+            (self.new, "is new", "are new"),
+            (self.benched, "is a spare now", "are spares now"),
+        )
+        parts = [f"{count(number, 'node')} {one if number == 1 else many}" for number, one, many in counts if number]
+        return f"{', '.join(parts)}; {self.effect}"
 
 
 class CycleCalled(_Entry, frozen=True, kw_only=True):
-    """The next cycle opens at a checkpoint; these nodes, if any, are asked to give up their places."""
+    """The next cycle opens at a checkpoint. These nodes, if any, are asked to give up their places."""
 
     cycle_id: int
     incarnations: tuple[str, ...]
+    roles: tuple[Role, ...]
+    """What these nodes are now: a node that had arrived does not count as arrived any more."""
     nodes: tuple[str, ...]
     reason: str
 
 
 class CycleSettled(_Entry, frozen=True, kw_only=True):
-    """Why a world ended is known as well as it will be."""
+    """Why a world ended, as far as it will ever be known."""
 
     cycle_id: int
     failures: int
     first: FailureNote | None
-    """None if nobody is charged."""
+    """None if no node is charged."""
 
 
 # --- nodes ------------------------------------------------------------------------------------------
@@ -136,18 +167,18 @@ class NodeJoined(_Entry, frozen=True, kw_only=True):
     unit: str | None
     worker_role: str | None
     workers: int | None
-    """How many it starts."""
+    """How many workers it starts."""
 
 
 class NodesArrived(_Entry, frozen=True, kw_only=True):
-    """Nodes that can be placed in this cycle; those of one look together."""
+    """Nodes that can be placed in this cycle. One entry holds all that were read together."""
 
     cycle_id: int
     incarnations: tuple[str, ...]
 
 
 class NodesSilent(_Entry, frozen=True, kw_only=True):
-    """Nodes of which half a lease has heard nothing, and for how many seconds; the others' half may bring a beat."""
+    """Nodes that did not beat for half a lease, with the seconds since their last beat. They may beat again."""
 
     cycle_id: int
     silent_s: dict[str, float]
@@ -167,11 +198,11 @@ class NodeFenced(_Entry, frozen=True, kw_only=True):
     cause: FenceCause
     reason: str
     silent_s: float
-    """How long nothing was heard of it."""
+    """Seconds since its last beat."""
 
 
 class NodeFinished(_Entry, frozen=True, kw_only=True):
-    """Its workers ended well; it waits in the exit barrier."""
+    """Its workers ended well. It waits in the exit barrier."""
 
     cycle_id: int
     incarnation: str
@@ -182,6 +213,8 @@ class NodeWent(_Entry, frozen=True, kw_only=True):
     cycle_id: int
     incarnation: str
     node: str
+    role: Role
+    """What it was in the end."""
     outcome: Outcome
     reason: str
 
@@ -194,7 +227,7 @@ class NodeUnhealthy(_Entry, frozen=True, kw_only=True):
 
 
 class WorkersEnded(_Entry, frozen=True, kw_only=True):
-    """A node says that its workers failed."""
+    """A node reports that its workers failed."""
 
     failure: FailureNote
 
@@ -226,7 +259,7 @@ Journal = Callable[[Entry], None]
 
 
 def tell_all(*journals: Journal) -> Journal:
-    """A journal that passes every entry on to several."""
+    """A journal that passes every entry to several journals."""
 
     def tell(entry: Entry) -> None:
         for journal in journals:
@@ -236,10 +269,10 @@ def tell_all(*journals: Journal) -> Journal:
 
 
 def log_entry(entry: Entry) -> None:
-    """One line per entry; arrivals and departures only at DEBUG, so that a cycle takes under ten lines."""
+    """Log one line per entry. Joins and goodbyes are at DEBUG, so that a cycle takes fewer than ten lines at INFO."""
     match entry:
         case RunBegan() | Looked() | NodesHeard() | NodeFinished() | HostLeft():
-            pass  # Told elsewhere, or of no interest as long as all is well.
+            pass  # Logged elsewhere, or not interesting while all is well.
         case NodesArrived():
             log.debug("arrived cycle=%d nodes=%d", entry.cycle_id, len(entry.incarnations))
         case NodesSilent():
@@ -260,7 +293,7 @@ def log_entry(entry: Entry) -> None:
                 entry.master,
             )
         case CyclePlaced():
-            log.info("placed cycle=%d %s", entry.cycle_id, entry.summary)
+            log.info("placed cycle=%d %s; %s", entry.cycle_id, entry.counts, entry.effect)
         case NodeJoined():
             log.debug("joined cycle=%d node=%s spare=%s", entry.cycle_id, entry.node, entry.is_spare)
         case NodeFenced():
@@ -281,8 +314,11 @@ def log_entry(entry: Entry) -> None:
         case CycleSettled() if entry.first is not None:
             log.info("settled cycle=%d: %d failed, first %s", entry.cycle_id, entry.failures, entry.first)
         case CycleSettled():
-            text = "settled cycle=%d: a node was lost or left, or somebody asked; %d failed of that: nobody is charged"
-            log.info(text, entry.cycle_id, entry.failures)
+            log.info(
+                "settled cycle=%d: a node was lost or left, or its end was requested; %d failed, no node is charged",
+                entry.cycle_id,
+                entry.failures,
+            )
         case RecordRefused():
             log.warning(
                 "refused a record in cycle=%d: %s: %s",

@@ -1,6 +1,6 @@
-"""The store port on torch's TCPStore client, and TCPStore servers in this process.
+"""Performs store operations with torch's TCPStore client, and runs TCPStore servers in this process.
 
-Maps torch's errors to ours. Reads that may block for long are not made here but on a `store_socket`.
+Translates torch's errors to ours. Reads that may block for long use `raw_client` instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PERFORM: dict[type, Callable[[Any, Any], Any]] = {
 
 
 class TcpStore:
-    """One connection, for operations that answer at once."""
+    """One connection, for operations that are answered at once."""
 
     def __init__(self, store: TCPStore, endpoint: str) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class TcpStore:
 
 
 def connect(host: str, port: int) -> TcpStore:
-    """Connect to a server that `probe` has found to be a TCPStore; anything else may hold us for minutes."""
+    """Connect to a TCPStore. Call `probe` first: a server that is not a TCPStore may block this call for minutes."""
     endpoint = format_endpoint(host, port)
     try:
         store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=CALL_TIMEOUT)
@@ -58,12 +58,12 @@ def connect(host: str, port: int) -> TcpStore:
 
 
 class ServedStore:
-    """A TCPStore server in this process, on a listening socket that is already held: no port can be lost."""
+    """A TCPStore server in this process, on a socket that listens already: no other process can take the port."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.port: int = listener.getsockname()[1]
         self.operations = 0
-        """How many were performed here; not those of nodes."""
+        """How many operations this process performed. Those of nodes do not count."""
         self._store: TCPStore | None = TCPStore(
             "localhost",
             self.port,
@@ -74,12 +74,12 @@ class ServedStore:
         )
 
     def perform(self, op: Op) -> Any:
-        """Perform on the server's own connection to itself."""
+        """Perform an operation on the server's own connection to itself."""
         if self._store is None:
             raise StoreUnavailable(format_endpoint("localhost", self.port), "it was stopped")
         self.operations += 1
         return TcpStore(self._store, format_endpoint("localhost", self.port)).perform(op)
 
     def stop(self) -> None:
-        """Stop serving, when the last operation under way has ended."""
+        """Stop serving as soon as the running operations have ended."""
         self._store = None

@@ -1,4 +1,4 @@
-"""This machine in the network: which address others reach it at, whether a name means it, and what it may listen on."""
+"""This machine in the network: its address for other nodes, whether a name means it, and listening sockets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ft_rendezvous.config.addresses import is_loopback
 from ft_rendezvous.config.settings import NodeSettings
 
 CONNECTIONS_PER_NODE = 3
-"""Voice, ear, and for a moment the greeting."""
+"""One for calls, one for events, and for a moment one for the probe."""
 
 
 def route_to(host: str, port: int) -> tuple[str, bool] | None:
-    """The local address that routes to `host`, and whether `host` is this machine; None if unresolvable.
+    """The local address from which the route to `host` starts, and whether `host` is this machine.
 
-    Asks the kernel (connecting a datagram socket sends nothing), so aliases, second NICs and names that DNS
-    does not know by reverse are all seen right: the route to one of our own addresses starts at itself.
+    None if the name does not resolve. The kernel gives the answer; connecting a datagram socket sends nothing. So
+    aliases, second NICs and names without a reverse DNS entry all work: the route to an own address starts at itself.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
@@ -32,17 +32,17 @@ def route_to(host: str, port: int) -> tuple[str, bool] | None:
         except OSError:
             continue
         if local == str(address[0]) or is_loopback(str(address[0])):
-            # All of 127.0.0.0/8 is here, and the way to any of it starts at 127.0.0.1.
+            # All of 127.0.0.0/8 is this machine, and the route to each of it starts at 127.0.0.1.
             return local, True
         remote = remote or local
     return (remote, False) if remote is not None else None
 
 
 def advertised_address(settings: NodeSettings) -> str:
-    """The address other nodes reach this one at.
+    """The address at which other nodes reach this node.
 
-    A name that resolves to loopback here (Debian's 127.0.1.1) means the endpoint names this very machine, and
-    then the others reach us by that name, as they reach the endpoint.
+    If the endpoint's name resolves to a loopback address here (Debian's 127.0.1.1), the endpoint is this machine. Then
+    other nodes reach it by that name, as they reach the endpoint.
     """
     if settings.local_addr:
         return settings.local_addr
@@ -59,7 +59,7 @@ def advertised_address(settings: NodeSettings) -> str:
 
 
 def listen(port: int = 0) -> socket.socket:
-    """A listening socket on all addresses, IPv6 and IPv4 where both exist. Raises OSError if it is taken."""
+    """A listening socket on all addresses, IPv6 and IPv4 if both exist. Raises OSError if the port is taken."""
     if socket.has_ipv6:
         try:
             return _listen(socket.AF_INET6, "::", port)
@@ -84,12 +84,12 @@ def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.soc
 
 
 def files_wanted(max_nodes: int) -> int:
-    """How many files the host of so many nodes' store may have open."""
+    """How many open files the store host of a run with `max_nodes` nodes may need."""
     return CONNECTIONS_PER_NODE * max_nodes + 256
 
 
 def raise_file_limit(wanted: int) -> int:
-    """Allow this process as many open files as the system lets it; returns how many that are."""
+    """Allow this process `wanted` open files, or as many as the system allows. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard and soft < wanted:
         soft = min(wanted, hard) if hard != resource.RLIM_INFINITY else wanted

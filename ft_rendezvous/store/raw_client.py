@@ -2,12 +2,12 @@
 
 Why not a second TCPStore client:
 
-- its blocked `get` sits in C++ until the key appears; a process that ends meanwhile aborts (exit code 134), and
-  nothing can wake it. A socket can be closed from another thread;
-- given a listener that never answers, its constructor does not come back within ten minutes, whatever its timeout;
-- it prints C++ stack traces when a connection is lost, which here is an event like any other.
+- Its blocked `get` waits in C++ until the key exists, and nothing can wake it. A process that ends meanwhile aborts
+  (exit code 134). A socket can be closed from another thread.
+- If a listener never answers, its constructor does not return within ten minutes, even with a short timeout.
+- It prints C++ stack traces when a connection is lost. Here that is a normal event.
 
-The contract tests compare every byte used here with what torch's own client sends.
+The contract tests compare every byte that is sent here with what torch's own client sends.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MAGIC = struct.pack("<I", 0x3C85F7CE)
 _STOPPED_WAITING = b"\x00"
 _ALL_THERE = b"\x00"
 _ANSWER_BYTES = 1 << 13
-"""How much of an answer is taken at once: a call to the system costs more than a few bytes too many."""
+"""How much of an answer is read at once: a system call costs more than some bytes too many."""
 GREETING_TIMEOUT_S = 3.0
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 
 
 class Found(StrEnum):
-    """What is at an endpoint."""
+    """What was found at an endpoint."""
 
     STORE = "a TCPStore"
     NOTHING = "nothing listens there"
@@ -62,19 +62,19 @@ class NoStore(StoreUnavailable):
 
 
 class StoreSocket:
-    """One connection for one thread, which may block on it for as long as it takes, or as `patience_s` says."""
+    """One connection for one thread. A call may block for `timeout_s` at most, or without limit if it is None."""
 
-    def __init__(self, host: str, port: int, patience_s: float | None = None) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float | None = None) -> None:
         self._endpoint = format_endpoint(host, port)
         try:
             self._socket = _greet(host, port)
-            self._socket.settimeout(patience_s)
+            self._socket.settimeout(timeout_s)
         except _Unfit as unfit:
             raise NoStore(self._endpoint, unfit.found) from unfit
 
     def perform(self, op: Op) -> Any:
-        """As a TCPStore would; but the value of a key that was deleted while it was read is empty."""
-        with self._telling():
+        """Perform an operation like a TCPStore. One difference: a key that is deleted during a read reads as empty."""
+        with self._translated_errors():
             match op:
                 case Check(keys):
                     return self._check(keys)
@@ -99,12 +99,12 @@ class StoreSocket:
 
     def wait_for(self, key: str) -> None:
         """Block until the key exists, whatever its value."""
-        with self._telling():
+        with self._translated_errors():
             self._wait([key])
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Call what happens to the connection by its name."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Raise StoreUnavailable, with the fact, when the connection fails."""
         try:
             yield
         except TimeoutError as error:
@@ -148,14 +148,14 @@ class StoreSocket:
             raise StoreUnavailable(self._endpoint, "the store ended the wait")
 
     def close(self) -> None:
-        """End the connection; a thread that is blocked on it gets StoreUnavailable."""
-        with contextlib.suppress(OSError):  # The other side may have been first.
+        """End the connection. A thread that is blocked on it gets StoreUnavailable."""
+        with contextlib.suppress(OSError):  # The other side may have closed it first.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 def probe(host: str, port: int) -> Found:
-    """Ask, in bounded time, whether a TCPStore is there."""
+    """Find out, in bounded time, whether a TCPStore is at an endpoint."""
     try:
         _greet(host, port).close()
     except _Unfit as unfit:
@@ -164,7 +164,7 @@ def probe(host: str, port: int) -> Found:
 
 
 def _greet(host: str, port: int) -> socket.socket:
-    """A connection whose other end has proved to be a TCPStore by echoing a ping."""
+    """A connection to a TCPStore. The other end has proved that it is one: it has echoed a ping."""
     nonce = struct.pack("<I", random.getrandbits(32))
     try:
         sock = socket.create_connection((host, port), timeout=GREETING_TIMEOUT_S)
@@ -204,7 +204,7 @@ def _keep_alive(sock: socket.socket) -> None:
 
 
 def _speaks_lines(sock: socket.socket) -> bool:
-    """Whether the other end answers an empty line, as web servers do: a store that is stuck would not."""
+    """Whether the other end answers an empty line, as web servers do. A store that hangs does not."""
     try:
         sock.sendall(b"\r\n\r\n")
         return bool(sock.recv(1))
@@ -213,7 +213,7 @@ def _speaks_lines(sock: socket.socket) -> bool:
 
 
 def _receive(sock: socket.socket, size_bytes: int, most_bytes: int = 0) -> bytes:
-    """So many bytes; more than that, up to `most_bytes`, if they are there."""
+    """At least `size_bytes` bytes, and up to `most_bytes` if they have arrived."""
     parts: list[bytes] = []
     while size_bytes > 0:
         part = sock.recv(max(min(size_bytes, 1 << 20), most_bytes))

@@ -1,49 +1,81 @@
-"""The workers' own TCPStore: a new one in every cycle, on a socket held since before the seal.
+"""The workers' own TCPStore: a new one in every cycle, on a socket that listens since before the seal.
 
-Torch's workers write unprefixed keys and take every attempt's store to be empty. A store per cycle makes that
-true, and a socket that is never let go makes its port safe.
+Torch's workers write unprefixed keys and assume that the store of every attempt is empty. A store per cycle makes that
+true. A socket that stays open from the arrival on makes its port safe.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from ft_rendezvous.store.client import ServedStore
 from ft_rendezvous.store.net import listen
 
 
-class Bootstrap:
-    """A socket for the next world in which this node has rank 0, and the store of the one in which it has.
+class Listener(Protocol):
+    """A listening socket."""
 
-    The socket is there before the node arrives: to open one takes as long as to arrive. A socket that no world was told
-    of is as good as new.
+    def getsockname(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+class Served(Protocol):
+    """A store that is being served."""
+
+    def stop(self) -> None: ...
+
+
+def serve_store(listener: socket.socket) -> Served:
+    """Serve a TCPStore on a socket."""
+    from ft_rendezvous.store.client import ServedStore  # noqa: PLC0415 - It imports torch, which takes seconds.
+
+    return ServedStore(listener)
+
+
+class Bootstrap:
+    """A socket for the next world in which this node gets rank 0, and the store of the current one if it has rank 0.
+
+    An arrival carries the port. A seal may name it even if this node never hears of that seal, and workers of that
+    cycle may still try to reach it. So a port is announced in one cycle only.
     """
 
-    def __init__(self) -> None:
-        self._listener: socket.socket | None = None
-        self._served: ServedStore | None = None
+    def __init__(
+        self,
+        open_listener: Callable[[], Listener] = listen,
+        serve: Callable[[Any], Served] = serve_store,
+    ) -> None:
+        self._open_listener, self._serve = open_listener, serve
+        self._listener: Listener | None = open_listener()  # Before the node arrives: to open one takes as long.
+        self._cycle_id: int | None = None
+        """The cycle in which the port was announced."""
+        self._served: Served | None = None
 
-    def hold(self) -> int:
-        """Port of a listening socket of our own that no cycle's workers know of."""
+    def hold(self, cycle_id: int) -> int:
+        """Port of a listening socket of this node that no other cycle's workers know of."""
+        if self._listener is not None and self._cycle_id not in (None, cycle_id):
+            self._listener.close()
+            self._listener = None
         if self._listener is None:
-            self._listener = listen()
+            self._listener = self._open_listener()
+        self._cycle_id = cycle_id
         port: int = self._listener.getsockname()[1]
         return port
 
     def serve(self) -> None:
-        """Become the cycle's store: the world has us as rank 0."""
-        assert self._listener is not None, "nothing is held"
-        self._served = ServedStore(self._listener)
+        """Become the cycle's store: this node has rank 0."""
+        assert self._listener is not None, "no socket is held"
+        self._served = self._serve(self._listener)
         self._listener = None
 
     def retire(self) -> None:
-        """Stop to be a cycle's store: the cycle is over for us."""
+        """Stop to be a cycle's store: the cycle is over for this node."""
         if self._served is not None:
             self._served.stop()
             self._served = None
 
     def release(self) -> None:
-        """Let go of everything: this node leaves, or its workers are to listen there themselves."""
+        """Close everything: this node leaves, or its workers are to listen there themselves."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -22,7 +22,7 @@ from benchmarks.measure import WrongResult
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.codec import Keys
-from ft_rendezvous.protocol.ops import Add, Append, Delete, Get, Move, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Add, Append, CompareSet, Delete, Get, Move, MultiSet, Op, Set
 from tests.contract.counting import counted
 from tests.contract.live import LiveRun, live_run
 from tests.contract.test_tcp_store import tapped_store, without_nonce
@@ -93,7 +93,7 @@ class Trace:
 
     @staticmethod
     def _told(ops: list[Op]) -> list[str]:
-        beat = next(op for op in ops if isinstance(op, Add))
+        beat = next(op for op in ops if isinstance(op, CompareSet))
         begun = ops[ops.index(beat) :]
         return [_tell(op, beat.key) for op in begun if op is beat or getattr(op, "key", "") != beat.key]
 
@@ -101,7 +101,7 @@ class Trace:
 def _tell(op: Op, beat_key: str) -> str:
     if isinstance(op, MultiSet):
         return "MultiSet"
-    assert isinstance(op, Add | Append | Get | Set)
+    assert isinstance(op, Add | Append | CompareSet | Get | Set)
     _, epoch, _, _, incarnation = beat_key.split("/")
     key = op.key.replace(epoch, "EPOCH").replace(incarnation, "INCARNATION")
     if isinstance(op, Append | Get) and ("/log/" in key or "/event/" in key):
@@ -140,7 +140,7 @@ def trace_links(monkeypatch: pytest.MonkeyPatch, count: int) -> dict[int, list[s
                 known = {name: getattr(arrival.node, name) for name in arrival.node.__struct_fields__}
                 nodes.append(run.node(index, **known))
         run.seal(*nodes)
-        ports = [node.session.bootstrap.hold() for node in nodes]
+        ports = [node.session.bootstrap.hold(1) for node in nodes]
         assert {len(str(port)) for port in ports} == {PORT_DIGITS}, "records would differ in length"
         return trace.by_number()
 
@@ -190,6 +190,8 @@ SAID: list[tuple[Op, Callable[[Any], object]]] = [
     (Get("there"), lambda store: store.get("there")),
     (Add("count", 3), lambda store: store.add("count", 3)),
     (Add("count", 1 << 40), lambda store: store.add("count", 1 << 40)),
+    (CompareSet("beat", b"", b"1"), lambda store: store.compare_set("beat", "", "1")),
+    (CompareSet("there", b"x", b"yy"), lambda store: store.compare_set("there", "x", "yy")),
     (Set("ключ", b""), lambda store: store.set("ключ", b"")),
     (Append("log", bytes(range(256))), lambda store: store.append("log", bytes(range(256)))),
     (MultiSet(["a", "bb"], [b"1", b""]), lambda store: store.multi_set(["a", "bb"], [b"1", b""])),

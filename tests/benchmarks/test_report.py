@@ -6,12 +6,14 @@ import json
 import re
 import sys
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from benchmarks import pages, plots, publish, runs, scale
+from benchmarks import pages, plots, publish, report, runs, scale
 from benchmarks.__main__ import main
 from benchmarks.machine import ROOT
 from benchmarks.measure import Finding
@@ -19,32 +21,26 @@ from benchmarks.report import Row, digits
 from benchmarks.runs import NodeCase, Run, parse_case
 from tests.benchmarks.test_scale import COSTS
 
-README = publish.README.read_text()
-SECTION = README.partition(publish.START)[2].partition(publish.END)[0].strip()
+PAGE = (publish.DOCS / "benchmarks.md").read_text()
 PNG = b"\x89PNG"
 
 
 @pytest.fixture(scope="module")
 def shown() -> list[Run]:
-    """The runs that the README names."""
-    names = dict.fromkeys(re.findall(r"benchmarks/results/[\w-]+\.json", SECTION))
-    assert names, "the README does not say where its numbers come from"
+    """The runs that the page names."""
+    names = dict.fromkeys(re.findall(r"benchmarks/results/[\w-]+\.json", PAGE))
+    assert names, "the page does not say where its numbers come from"
     return [runs.read(ROOT / name) for name in names]
 
 
-def test_the_readme_shows_what_report_renders(shown: list[Run]) -> None:
-    assert pages.readme_of(shown).strip() == SECTION, "run `python -m benchmarks report`"
-
-
 def test_the_page_is_what_report_renders(shown: list[Run]) -> None:
-    assert (publish.DOCS / "benchmarks.md").read_text() == pages.page_of(shown), "run `python -m benchmarks report`"
+    assert pages.page_of(shown) == PAGE, "run `python -m benchmarks report`"
 
 
 def test_every_image_that_is_shown_exists(shown: list[Run]) -> None:
-    in_page = re.findall(r"\]\((images/[^)]+)\)", pages.page_of(shown))
-    in_readme = re.findall(r"\]\(docs/(images/[^)]+)\)", SECTION)
-    assert in_readme
-    for name in {*in_page, *in_readme}:
+    images = set(re.findall(r"\]\((images/[^)]+)\)", pages.page_of(shown)))
+    assert images
+    for name in images:
         assert (publish.DOCS / name).read_bytes().startswith(PNG)
 
 
@@ -125,7 +121,7 @@ def test_a_page_has_predicted_and_measured_worlds_with_the_error() -> None:
     here_s, elsewhere_s = model.form_generated(4_096), model.form(4_096)
     error = f"{(here_s / 3.5 - 1) * 100:+.0f} %"
     expected = (
-        f"| 4,096 nodes, generated, ours | 3.50 s | {pages.told_s(here_s)} | {error} | {pages.told_s(elsewhere_s)} |"
+        f"| 4,096 nodes, generated, ours | 3.50 s | {pages.short_s(here_s)} | {error} | {pages.short_s(elsewhere_s)} |"
     )
     assert expected in pages.page_of([RUN])
 
@@ -142,8 +138,8 @@ def test_the_models_error_is_printed_after_a_run() -> None:
     assert pages.errors_of(ROWS, []) == []
 
 
-def test_the_readme_is_short_and_honest() -> None:
-    section = pages.readme_of([RUN])
+def test_the_page_begins_with_what_matters() -> None:
+    section = pages.page_of([RUN]).partition("## Machine")[0]
     assert "| 1,024 nodes | 2.50 s | did not finish in 60 s |" in section
     assert "| 10,000 nodes, first read | 3.40 ms | 10 × |" in section
     assert "1,000 nodes, first read" not in section
@@ -153,11 +149,37 @@ def test_the_readme_is_short_and_honest() -> None:
 
 def test_what_a_run_does_not_have_is_left_out() -> None:
     part = replace(RUN, rows=[found for found in ROWS if found.benchmark == "codec"], findings=[])
-    page, section = pages.page_of([part]), pages.readme_of([part])
+    page = pages.page_of([part])
     assert "## codec" in page
     assert "## form" not in page
-    assert "images/" not in page + section
-    assert "predicts" not in section
+    assert "images/" not in page
+    assert "predicts" not in page
+
+
+def test_a_contender_that_is_a_package_is_shown_with_its_version() -> None:
+    rows = [row("form", "8 nodes", "ours", 0.0195), row("form", "8 nodes", "nvrx", 1.3, 66.7)]
+    page = pages.page_of([replace(RUN, machine={**MACHINE, "nvidia-resiliency-ext": "0.4.1"}, rows=rows)])
+    assert "|  | nvrx 0.4.1 | 1,300 |" in page
+    assert "| nvrx |" not in page
+    assert "|  | nvrx | 1,300 |" in pages.page_of([replace(RUN, rows=rows)]), "a file that does not say which version"
+
+
+def test_the_terminal_shows_the_version_and_the_file_keeps_the_plain_name(tmp_path: Path) -> None:
+    machine = {**MACHINE, "nvidia-resiliency-ext": "0.4.1"}
+    rows = [row("form", "8 nodes", "nvrx", 1.3)]
+    console = Console(width=200, file=StringIO())
+    console.print(report.table_of(rows, machine))
+    assert "nvrx 0.4.1" in console.file.getvalue()  # type: ignore[attr-defined]
+    report.write_json(tmp_path / "run.json", machine, False, rows)
+    assert [found.contender for found in runs.read(tmp_path / "run.json").rows] == ["nvrx"]
+
+
+def test_the_barrier_rendezvous_stands_beside_ours() -> None:
+    page = pages.page_of([RUN])
+    assert "ours is about 8, 2 to 4, 2, 4 and 25 times as fast" in page
+    assert "| 8 nodes have their ranks | 0.106 s | 0.019 s |" in page
+    assert "| 1,024 nodes have their ranks | 2 to 2.4 s | 2.5 s |" in page
+    assert "| 10,000 participants are read | 0.196 s | 0.0034 s |" in page
 
 
 def test_of_several_runs_the_last_that_has_a_benchmark_counts() -> None:
@@ -210,7 +232,7 @@ def test_the_command_writes_a_page_and_its_images(tmp_path: Path) -> None:
     assert len(images) == 3
     for name in images:
         assert (tmp_path / "docs" / name).read_bytes().startswith(PNG)
-    assert publish.README.read_text() == README
+    assert (publish.DOCS / "benchmarks.md").read_text() == PAGE
 
 
 def test_without_matplotlib_the_command_says_what_to_install(
@@ -237,10 +259,3 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({"machine": {}, "scenarios": {}}))
     with pytest.raises(ValueError, match="holds no results"):
         runs.read(path)
-
-
-def test_the_section_is_replaced_and_nothing_else() -> None:
-    text = f"# A\n{publish.START}\nold\n{publish.END}\n# B\n"
-    assert publish.replace_section(text, "new") == f"# A\n{publish.START}\nnew\n{publish.END}\n# B\n"
-    with pytest.raises(ValueError, match="no section"):
-        publish.replace_section("# A\n", "new")

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.scenarios_c10d import report
 from benchmarks.scenarios_c10d.__main__ import JSON, MARKDOWN, parse
-from benchmarks.scenarios_c10d.observe import Outcome, Story, Want, classify, tell
+from benchmarks.scenarios_c10d.observe import Outcome, Story, Want, classify, describe
 from benchmarks.scenarios_c10d.scenarios import SCENARIOS, wanted
 
 WANTS = {"n0": Want.ZERO, "n1": Want.ANY, "spare": Want.NOT_ZERO}
@@ -34,7 +34,7 @@ def test_the_worst_that_was_seen_names_the_outcome(seen: dict[str, object], outc
 
 def test_the_facts_in_one_line() -> None:
     story = Story(WANTS, {**EXITS, "spare": None}, "not seen: spare trains", ["an orphan"], recovery_s=7.25)
-    assert tell(story) == ("trained again after 7.2 s; not seen: spare trains; an orphan; exits: n0 0, spare none")
+    assert describe(story) == ("trained again after 7.2 s; not seen: spare trains; an orphan; exits: n0 0, spare none")
 
 
 def test_all_scenarios_with_both_backends_replace_the_results() -> None:
@@ -66,3 +66,8 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     page = report.page_of(read_facts, stories)
     assert f"| **plain**: {wanted('plain')} | *flawed*: trained again after 1.5 s; an orphan; " in page
     assert "| *hung*: " in page
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    command = f"{report.COMMAND} --render {JSON} --markdown {MARKDOWN}"
+    assert MARKDOWN.read_text() == report.page_of(*report.read_json(JSON)), f"run `{command}`"

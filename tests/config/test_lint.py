@@ -1,4 +1,4 @@
-"""Settings that can do nothing are told, and no others."""
+"""Settings without effect are reported, and no others."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import Any
 import pytest
 
 from ft_rendezvous.config.lint import remark_on
-from ft_rendezvous.config.settings import RunSettings, parse_settings
+from ft_rendezvous.config.load import load_settings
+from ft_rendezvous.config.settings import RunSettings
 
 
 def run_of(nnodes: tuple[int, int], conf: dict[str, Any]) -> RunSettings:
     least, most = nnodes
-    return parse_settings(
-        endpoint="h:1", run_id="r", min_nodes=least, max_nodes=most, conf=conf, env={}, is_node=False
-    ).run
+    return load_settings(endpoint="h:1", run_id="r", min_nodes=least, max_nodes=most, conf=conf, env={}).run
 
 
 @pytest.mark.parametrize(
-    ("nnodes", "conf", "told"),
+    ("nnodes", "conf", "expected"),
     [
         ((2, 4), {"grow": "next"}, "grow=next has no effect with policy=fixed: set policy=elastic"),
         ((4, 4), {"policy": "elastic"}, "policy=elastic has no effect with --nnodes=4:4: give it a MAX above MIN"),
@@ -32,9 +31,9 @@ def run_of(nnodes: tuple[int, int], conf: dict[str, Any]) -> RunSettings:
         ((2, 4), {"crash_loop": 0, "crash_loop_s": 9}, "crash_loop_s=9 has no effect with crash_loop=0"),
     ],
 )
-def test_what_has_no_effect_is_told(nnodes: tuple[int, int], conf: dict[str, Any], told: str) -> None:
+def test_a_setting_without_effect_is_reported(nnodes: tuple[int, int], conf: dict[str, Any], expected: str) -> None:
     (remark,) = remark_on(run_of(nnodes, conf))
-    assert str(remark).startswith(told)
+    assert str(remark).startswith(expected)
 
 
 @pytest.mark.parametrize(

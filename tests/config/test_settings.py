@@ -1,4 +1,4 @@
-"""Settings: what a user may write, and what is said to one who wrote something else."""
+"""Settings: what a user may write, and the error for everything else."""
 
 from __future__ import annotations
 
@@ -13,20 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ft_rendezvous.config.addresses import DEFAULT_PORT, format_endpoint, parse_endpoint
-from ft_rendezvous.config.settings import (
-    OWNERS,
-    Settings,
-    differing_keys,
-    log_level,
-    parse_settings,
-    settings_table,
-)
+from ft_rendezvous.config.load import load_settings, locate_node, log_level
+from ft_rendezvous.config.settings import OWNERS, Settings, differing_keys, settings_table
 from ft_rendezvous.core.capacity import Policy, Ranks, Spread
 from ft_rendezvous.core.next_cycle import Grow
 from ft_rendezvous.errors import ConfigError
 
 
-def parse(conf: dict[str, Any] | None = None, **changes: Any) -> Settings:
+def parse(conf: dict[str, Any] | None = None, *, is_node: bool = True, **changes: Any) -> Settings:
+    """The settings of a node, or of a host that is none."""
     given: dict[str, Any] = {
         "endpoint": "head:29400",
         "run_id": "job",
@@ -35,7 +30,9 @@ def parse(conf: dict[str, Any] | None = None, **changes: Any) -> Settings:
         "conf": conf or {},
         "env": {},
     }
-    return parse_settings(**{**given, **changes})
+    given |= changes
+    settings = load_settings(**given)
+    return locate_node(settings, given["env"]) if is_node else settings
 
 
 # --- keys and values --------------------------------------------------------------------------------
@@ -147,7 +144,7 @@ def test_a_choice_that_is_none_is_told_with_the_allowed_ones(key: str, allowed: 
 
 
 def test_what_c10d_and_torchrun_pass_is_accepted_and_changes_nothing() -> None:
-    """One word changes in a command that worked with c10d."""
+    """In a command that worked with c10d, only the backend changes."""
     conf = {
         "timeout": "900",
         "close_timeout": "30",
@@ -192,7 +189,7 @@ def test_as_many_nodes_as_wanted_and_no_more_is_fine() -> None:
 
 
 WHERE = {"domain": "rack1", "unit": "u1"}
-"""Said of a node, so that nothing it needs is missing."""
+"""What a node may need to know of itself."""
 
 
 @pytest.mark.parametrize("key", ["segment", "unit_size"])
@@ -209,10 +206,10 @@ def test_a_min_that_blocks_do_not_divide_is_refused_with_one_that_works(
 
 
 @pytest.mark.parametrize("key", ["segment", "unit_size"])
-def test_blocks_of_nobody_are_refused(key: str) -> None:
+def test_blocks_without_nodes_are_refused(key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({key: "0", **WHERE})
-    assert str(caught.value) == f"{key}=0 would place nobody: leave it out, or make it 1 or more"
+    assert str(caught.value) == f"{key}=0 would place no node: leave it out, or make it 1 or more"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +223,10 @@ def test_a_unit_holds_whole_segments(segment: int, unit_size: int, is_fine: bool
         return
     with pytest.raises(ConfigError) as caught:
         parse(conf, min_nodes=12, max_nodes=12)
-    assert str(caught.value) == f"unit_size={unit_size} is no multiple of segment={segment}: units train whole"
+    assert (
+        str(caught.value)
+        == f"unit_size={unit_size} is not a multiple of segment={segment}: a unit holds whole segments"
+    )
 
 
 def test_max_need_not_be_a_multiple_of_a_block() -> None:
@@ -356,7 +356,7 @@ def test_the_log_level_comes_from_the_environment() -> None:
 # --- where a node is --------------------------------------------------------------------------------
 
 SILENT = "command:exit 3"
-"""A source that cannot tell."""
+"""A source that gives no name."""
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ SILENT = "command:exit 3"
 def test_a_domain_comes_from_the_command_then_from_the_environment_then_from_its_source(
     conf: dict[str, str], env: dict[str, str], domain: str | None
 ) -> None:
-    """And what is not needed any more is not asked."""
+    """And a source that is not needed is not used."""
     assert parse(conf, env=env).node.domain_id == domain
 
 
@@ -432,11 +432,11 @@ def test_a_node_of_which_too_little_is_known_is_named_with_what_to_set(
 @pytest.mark.parametrize(
     ("conf", "ways"),
     [
-        ({"segment": "2"}, ["domain_from", "docs/placement.md", "on each node domain or FT_DOMAIN_ID"]),
+        ({"segment": "2"}, ["domain_from", "ftr docs placement", "on each node domain or FT_DOMAIN_ID"]),
         ({"unit_size": "2"}, ["unit_from=env:SLURM_ARRAY_TASK_ID", "on each node unit"]),
     ],
 )
-def test_whoever_must_say_where_a_node_is_is_told_every_way_to(conf: dict[str, str], ways: list[str]) -> None:
+def test_an_error_about_a_missing_name_lists_every_way_to_give_it(conf: dict[str, str], ways: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(conf)
     assert [way for way in ways if way not in str(caught.value)] == []
@@ -467,10 +467,18 @@ def test_a_node_of_which_enough_is_known_is_fine(conf: dict[str, str]) -> None:
         {"segment": "2", "unit_size": "2", "domain_from": "env:RACK", "unit_from": "env:RACK"},
     ],
 )
-def test_a_host_that_is_no_node_is_nowhere_and_asks_nobody(conf: dict[str, str]) -> None:
+def test_a_host_that_is_no_node_has_no_location_and_asks_no_source(conf: dict[str, str]) -> None:
     parsed = parse(conf, env={"RACK": "rack3"}, is_node=False)
     assert (parsed.node.domain_id, parsed.node.unit_id) == (None, None)
     assert parsed.run.as_dict() != parse().run.as_dict()
+
+
+def test_only_locating_a_node_runs_its_source(tmp_path: Path) -> None:
+    mark = tmp_path / "was run"
+    settings = parse({"domain_from": f"command:touch '{mark}' && echo rack3"}, is_node=False)
+    assert not mark.exists()
+    assert locate_node(settings, {"PATH": "/usr/bin:/bin"}).node.domain_id == "rack3"
+    assert mark.exists()
 
 
 @pytest.mark.parametrize("key", ["domain_from", "unit_from"])
@@ -527,7 +535,7 @@ def test_a_config_file_holds_sources_with_commas(tmp_path: Path) -> None:
         ("[lease_timeout]\nx = 1", "is malformed"),
         ("[run]\nlease_timeout = 5", "unknown --rdzv-conf key 'run'"),
         ("infra_rank = 1.5", "infra_rank=1.5 is malformed"),
-        ("segment = 0", "segment=0 would place nobody"),
+        ("segment = 0", "segment=0 would place no node"),
         ("segment = 3", "segment=3 does not divide MIN of --nnodes=2:4: make it --nnodes=3:4"),
         ('ranks = "fixed"', "ranks=fixed is malformed: it must be sticky or topology"),
         ('domain_from = "rack"', "domain_from=rack is no source"),
@@ -588,7 +596,7 @@ def test_differences_are_told_with_both_values_by_the_names_users_know() -> None
 
 
 @pytest.mark.parametrize(
-    ("conf", "told"),
+    ("conf", "difference"),
     [
         ({"segment": "2"}, "segment (here 2, the run has 1)"),
         ({"unit_size": "2"}, "unit_size (here 2, the run has 1)"),
@@ -600,9 +608,9 @@ def test_differences_are_told_with_both_values_by_the_names_users_know() -> None
         ({"unit_from": "env:RACK"}, "unit_from (here env:RACK, the run has unset)"),
     ],
 )
-def test_nodes_must_agree_on_how_they_are_placed(conf: dict[str, str], told: str) -> None:
+def test_nodes_must_agree_on_how_they_are_placed(conf: dict[str, str], difference: str) -> None:
     mine, theirs = parse(conf, is_node=False).run, parse().run
-    assert differing_keys(mine.as_dict(), theirs.as_dict()) == [told]
+    assert differing_keys(mine.as_dict(), theirs.as_dict()) == [difference]
 
 
 # --- the table in the docs --------------------------------------------------------------------------
@@ -686,7 +694,7 @@ def test_a_name_is_text(value: object) -> None:
         parse({"domain": value})
 
 
-def test_whoever_gives_an_infra_rank_need_not_have_a_good_one_in_the_environment() -> None:
+def test_a_given_infra_rank_wins_over_a_bad_one_in_the_environment() -> None:
     env = {"SLURM_PROCID": "x", "FT_INFRA_RANK": "y"}
     assert parse({"infra_rank": "3"}, env=env).node.infra_rank == 3
     assert parse(env=env, is_node=False).node.infra_rank is None

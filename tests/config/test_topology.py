@@ -1,4 +1,4 @@
-"""Where a node is, by every source a setting may name; and what is said of a node that a source cannot tell of."""
+"""A node's domain or unit from every kind of source, and the error if a source gives no name."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ft_rendezvous.config import topology
-from ft_rendezvous.config.topology import LONGEST, Place, find_name, split_source
+from ft_rendezvous.config.topology import SourceInput, find_name, split_source
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.text import MAX_NAME_CHARS
 
 HOSTNAME = "row2-rack7-gpu3"
 
 
 def find(source: str, env: Mapping[str, str] | None = None, hostname: str = HOSTNAME) -> str:
-    return find_name("domain_from", source, Place(hostname, env or {}))
+    return find_name("domain_from", source, SourceInput(hostname, env or {}))
 
 
 def refusal(source: str, env: Mapping[str, str] | None = None, hostname: str = HOSTNAME) -> str:
-    """What a source lacks; the setting and the node are always named before it."""
+    """What a source lacks. The message always names the setting and the node first."""
     with pytest.raises(ConfigError) as caught:
         find(source, env, hostname)
     fact, of, lack = str(caught.value).partition(f" of node {hostname}: ")
@@ -116,7 +117,7 @@ def test_a_name_is_bare_of_the_blanks_around_it() -> None:
     assert find("env:RACK", {"RACK": " rack 7\n"}) == "rack 7"
 
 
-@pytest.mark.parametrize("name", ["x" * LONGEST, "rack 7", "räk,7=a:b", "🚀"])
+@pytest.mark.parametrize("name", ["x" * MAX_NAME_CHARS, "rack 7", "räk,7=a:b", "🚀"])
 def test_a_name_may_be_any_short_line(name: str) -> None:
     assert find("env:RACK", {"RACK": name}) == name
 
@@ -124,7 +125,7 @@ def test_a_name_may_be_any_short_line(name: str) -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ("x" * (LONGEST + 1), f"'{'x' * LONGEST}'"),
+        ("x" * (MAX_NAME_CHARS + 1), f"'{'x' * MAX_NAME_CHARS}'"),
         ("rack7\nrack8", r"'rack7\nrack8'"),
         ("\033[31mrack7", r"'\x1b[31mrack7'"),
         ("rack\udcff", r"'rack\udcff'"),
@@ -139,20 +140,20 @@ def test_what_is_no_name_is_shown_with_what_is_one(value: str, shown: str) -> No
     )
 
 
-@given(value=st.text(max_size=20) | st.text(min_size=LONGEST - 1, max_size=LONGEST + 2))
-def test_whatever_a_source_says_is_one_short_line_or_refused(value: str) -> None:
+@given(value=st.text(max_size=20) | st.text(min_size=MAX_NAME_CHARS - 1, max_size=MAX_NAME_CHARS + 2))
+def test_a_name_is_one_short_line_or_refused(value: str) -> None:
     try:
         name = find("env:RACK", {"RACK": value})
     except ConfigError:
         return
     assert name == value.strip()
     assert name.isprintable()
-    assert 0 < len(name) <= LONGEST
+    assert 0 < len(name) <= MAX_NAME_CHARS
 
 
 def test_an_error_names_the_setting_it_is_about() -> None:
     with pytest.raises(ConfigError, match=r"^unit_from=env:RACK says nothing of node gpu3: RACK is not set"):
-        find_name("unit_from", "env:RACK", Place("gpu3", {}))
+        find_name("unit_from", "env:RACK", SourceInput("gpu3", {}))
 
 
 # --- env --------------------------------------------------------------------------------------------
@@ -262,7 +263,7 @@ Smi = Callable[[str], dict[str, str]]
 
 @pytest.fixture
 def smi(tmp_path: Path) -> Smi:
-    """An environment in which nvidia-smi is what a shell script says it is, and nothing else is there."""
+    """An environment in which nvidia-smi is a shell script and no other command exists."""
 
     def write(script: str) -> dict[str, str]:
         path = tmp_path / "nvidia-smi"
@@ -274,7 +275,7 @@ def smi(tmp_path: Path) -> Smi:
 
 
 def gpu(clique: str, cluster: str, state: str = "Completed", status: str = "Success") -> str:
-    """A part of what `nvidia-smi -q` prints of a GPU."""
+    """A part of what `nvidia-smi -q` prints for a GPU."""
     return f"""
 GPU 00000008:01:00.0
     Product Name                          : NVIDIA GB200
@@ -338,16 +339,16 @@ def test_gpus_without_a_fabric_are_told(smi: Smi) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "told"),
+    ("gpus", "domains"),
     [
         ([gpu("1", UUID), gpu("1", OTHER_UUID)], [f"{UUID}.1", f"{OTHER_UUID}.1"]),
         ([gpu("1", UUID), gpu("2", UUID)], [f"{UUID}.1", f"{UUID}.2"]),
     ],
     ids=["clusters", "cliques"],
 )
-def test_gpus_in_several_nvlink_domains_are_told_with_these(smi: Smi, gpus: list[str], told: list[str]) -> None:
+def test_gpus_in_several_nvlink_domains_are_told_with_these(smi: Smi, gpus: list[str], domains: list[str]) -> None:
     lack = refusal("nvlink", smi(print_gpus(*gpus)))
-    assert lack.startswith(f"its GPUs are in several NVLink domains: {', '.join(told)}: ")
+    assert lack.startswith(f"its GPUs are in several NVLink domains: {', '.join(domains)}: ")
 
 
 def test_a_node_without_nvidia_smi_is_told(tmp_path: Path) -> None:
@@ -367,7 +368,7 @@ def test_an_nvidia_smi_that_fails_is_told_with_what_it_said(smi: Smi) -> None:
 
 
 def test_an_nvidia_smi_that_hangs_is_not_waited_for(smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "COMMAND_S", 0.2)
+    monkeypatch.setattr(topology, "COMMAND_TIMEOUT_S", 0.2)
     lack = refusal("nvlink", smi("exec /bin/sleep 600"))
     assert lack == "nvidia-smi -q has not ended within 0.2 s: make it quicker"
 
@@ -419,18 +420,18 @@ def test_a_command_that_is_not_there_is_told() -> None:
 
 def test_what_a_command_said_last_is_cut() -> None:
     lack = refusal("command:printf '%1000d' 7 | tr ' ' x; exit 1")
-    assert lack.endswith(f" said: {'x' * LONGEST}")
+    assert lack.endswith(f" said: {'x' * MAX_NAME_CHARS}")
 
 
 def test_a_command_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "COMMAND_S", 0.2)
+    monkeypatch.setattr(topology, "COMMAND_TIMEOUT_S", 0.2)
     assert refusal("command:exec sleep 600") == "the command has not ended within 0.2 s: make it quicker"
 
 
 def test_what_a_command_that_takes_too_long_has_started_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topology, "COMMAND_S", 1.0)
+    monkeypatch.setattr(topology, "COMMAND_TIMEOUT_S", 1.0)
     refusal(f"command:sleep 600 & echo $! > {tmp_path}/pid; wait")
     pid = int((tmp_path / "pid").read_text())
     for _ in range(500):
@@ -456,7 +457,7 @@ def test_a_command_may_complain_in_any_bytes() -> None:
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        ("printf '%300d' 7 | tr ' ' x", f"'{'x' * LONGEST}'"),
+        ("printf '%300d' 7 | tr ' ' x", f"'{'x' * MAX_NAME_CHARS}'"),
         ("printf '\\033[31mrack7'", r"'\x1b[31mrack7'"),
         ("printf 'rack\\t7'", r"'rack\t7'"),
     ],

@@ -14,7 +14,6 @@ from ft_rendezvous.core.model import Closed, Opened
 from ft_rendezvous.node import session
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.ops import Op, Store
-from ft_rendezvous.store.client import connect
 from ft_rendezvous.store.raw_client import StoreSocket
 
 BEAT = "beat"
@@ -88,7 +87,7 @@ class CountingStore:
 
 
 class CountingSocket(CountingStore):
-    """An ear's connection."""
+    """A node's connection."""
 
     def __init__(self, socket: StoreSocket, tally: Tally, node: str) -> None:
         super().__init__(socket, tally, node)
@@ -100,8 +99,7 @@ class CountingSocket(CountingStore):
 
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch, tally: Tally, node: str) -> Iterator[None]:
-    """Sessions opened here have their connections counted, the ear's too."""
+    """Sessions opened here have both their connections counted."""
     with monkeypatch.context() as patch:
-        patch.setattr(session, "connect", lambda host, port: CountingStore(connect(host, port), tally, node))
-        patch.setattr(session, "StoreSocket", lambda host, port: CountingSocket(StoreSocket(host, port), tally, node))
+        patch.setattr(session, "StoreSocket", lambda *where: CountingSocket(StoreSocket(*where), tally, node))
         yield

@@ -12,14 +12,14 @@ from torch.distributed.elastic.agent.server import api as agent_api
 from torch.distributed.elastic.utils import store as store_util
 
 from ft_rendezvous.agent.agent_store import AgentStore
-from ft_rendezvous.config.settings import NodeSettings, RunSettings, Settings
-from ft_rendezvous.config.state_settings import StateSettings
+from ft_rendezvous.config.settings import NodeSettings, RunSettings, Settings, StateSettings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.host.host import Host
+from ft_rendezvous.host.serve import serve
 from ft_rendezvous.node import session
 from ft_rendezvous.protocol.journal import Entry
-from ft_rendezvous.protocol.participant import Place
+from ft_rendezvous.protocol.participant import Participant, Place
 from ft_rendezvous.store.client import TcpStore, connect
 from tests.contract.benches import LONG_S
 
@@ -41,9 +41,14 @@ class LiveNode:
         self.link = opened.link
         self.place: Place | None = None
 
+    @property
+    def participant(self) -> Participant:
+        """What only its link may touch. A test looks, and changes nothing."""
+        return self.link._participant
+
     def ask(self) -> Future[Place | Verdict | Drained]:
         """Ask for a place, as `next_rendezvous()` does."""
-        return self._run.do(lambda: self.link.run(self.link.participant.next_place()))
+        return self._run.do(self.link.next_place)
 
     def train(self, asked: Future[Place | Verdict | Drained]) -> Place:
         place = asked.result(LONG_S)
@@ -70,7 +75,7 @@ class LiveRun:
     def __init__(self, settings: RunSettings, state: StateSettings | None = None) -> None:
         self.settings = settings
         self.entries: list[Entry] = []
-        self.host: Host = session.serve(settings, 0, self.entries.append, state=state)
+        self.host: Host = serve(settings, 0, self.entries.append, state=state)
         self.port: int = self.host._served.port
         self.keys = self.host.coordinator.keys
         self.nodes: list[LiveNode] = []

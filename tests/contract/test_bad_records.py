@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from ft_rendezvous.core.model import FORMAT, Arrival, NodeInfo, VerdictKind
+from ft_rendezvous.core.model import STORE_FORMAT, Arrival, NodeInfo, VerdictKind
 from ft_rendezvous.errors import ConfigError, Refused, StoreUnavailable
 from ft_rendezvous.host.host import Host
+from ft_rendezvous.host.serve import new_id
 from ft_rendezvous.node import session
 from ft_rendezvous.protocol import codec, coordinator
 from ft_rendezvous.protocol.journal import NodeFenced, RecordRefused
@@ -17,7 +18,7 @@ from ft_rendezvous.protocol.ops import Add, Append, Set
 from ft_rendezvous.store import raw_client
 from ft_rendezvous.store.client import ServedStore
 from ft_rendezvous.store.net import listen
-from ft_rendezvous.store.raw_client import probe
+from ft_rendezvous.store.raw_client import StoreSocket
 from tests.contract.benches import LONG_S
 from tests.contract.live import live_run, run_settings
 from tests.contract.strangers import Answer, free_port, hang_up, listener, say_nothing, speak_http
@@ -44,11 +45,11 @@ def framed(record: Arrival) -> bytes:
 JUNK = {
     "garbage": (b"\x00\xffgarbage", "does not decode"),
     "no newline": (framed(arrival_of()).strip() + b"x", "does not decode"),
-    "other version": (framed(arrival_of(v=1)), f"format 1, this run speaks {FORMAT}"),
+    "other version": (framed(arrival_of(v=1)), f"format 1, this run speaks {STORE_FORMAT}"),
     "oversized": (b"\n" + b"x" * 10_000 + b"\n", "10000 bytes"),
     "other cycle": (framed(arrival_of(cycle_id=7)), "written for cycle 7"),
     "number never given": (framed(arrival_of(seq=999)), "was never given"),
-    "nested too deep": (f'\n["arrive",{FORMAT},'.encode() + b"[" * 4000 + b"\n", "does not decode"),
+    "nested too deep": (f'\n["arrive",{STORE_FORMAT},'.encode() + b"[" * 4000 + b"\n", "does not decode"),
 }
 
 
@@ -90,7 +91,7 @@ def test_a_node_unlike_the_others_is_refused_where_they_are_said_to_be_alike() -
     with live_run(has_identical_workers=True) as run:
         a, b = run.node(1, role="default", local_world_size=8), run.node(2, role="default", local_world_size=8)
         asked = a.ask()
-        run.wait_for(lambda: a.link.participant.view is not None)
+        run.wait_for(lambda: a.link.has_joined)
         odd = run.node(9, role="default", local_world_size=4)
         with pytest.raises(Refused, match=r"has 4 workers of role default where .* has 8 of role default: make"):
             odd.ask().result(LONG_S)
@@ -142,7 +143,7 @@ def test_a_newer_start_at_the_same_address_replaces_the_older_and_gets_its_rank(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers are waited for as long as a test can afford."""
-    monkeypatch.setattr(session, "STRANGER_PATIENCE_S", SHORT_S)
+    monkeypatch.setattr(session, "STRANGER_TIMEOUT_S", SHORT_S)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -199,14 +200,14 @@ def test_a_node_that_waited_long_for_its_host_does_not_mistake_it_for_a_stranger
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Start order does not matter: a host answers as a store for a moment before it has published its head."""
-    patience_s, began = 1.5, time.monotonic()
-    monkeypatch.setattr(session, "STRANGER_PATIENCE_S", patience_s)
+    timeout_s, began = 1.5, time.monotonic()
+    monkeypatch.setattr(session, "STRANGER_TIMEOUT_S", timeout_s)
     has_waited, was_anonymous = threading.Event(), threading.Event()
 
-    def look(host: str, port: int) -> object:
-        if time.monotonic() > began + 1.2 * patience_s:
+    def dial(host: str, port: int, call_timeout_s: float | None = None) -> StoreSocket:
+        if time.monotonic() > began + 1.2 * timeout_s:
             has_waited.set()
-        return probe(host, port)
+        return StoreSocket(host, port, call_timeout_s)
 
     def read_head(store: object) -> object:
         found = read_really(store)  # type: ignore[arg-type]
@@ -215,7 +216,7 @@ def test_a_node_that_waited_long_for_its_host_does_not_mistake_it_for_a_stranger
         return found
 
     read_really = session._read_head
-    monkeypatch.setattr(session, "probe", look)
+    monkeypatch.setattr(session, "StoreSocket", dial)
     monkeypatch.setattr(session, "_read_head", read_head)
     settings = run_settings(join_s=LONG_S)
     with live_run(join_s=LONG_S) as run:
@@ -224,7 +225,7 @@ def test_a_node_that_waited_long_for_its_host_does_not_mistake_it_for_a_stranger
         assert has_waited.wait(LONG_S)
         served = ServedStore(listen(run.port))
         assert was_anonymous.wait(LONG_S)
-        host = Host(served, settings, session.new_id(), lambda _: None)
+        host = Host(served, settings, new_id(), lambda _: None)
         try:
             asked.result(LONG_S)
         finally:

@@ -46,6 +46,7 @@ from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
 from ft_rendezvous.core.seats import rank_workers
 from ft_rendezvous.doctor.checks.software import SUPPORTED
 from ft_rendezvous.errors import ConfigError, FtError, StoreUnavailable
+from ft_rendezvous.protocol.node_policy import ends_well
 from ft_rendezvous.protocol.participant import Place
 from tests.agent.fake_link import FakeLink
 from tests.contract.benches import LONG_S
@@ -349,7 +350,7 @@ def test_a_node_whose_workers_ended_well_succeeds_only_with_its_run(
     """Torch's agent swallows every error of its exit barrier and would exit 0."""
     handler = our_handler()
     handler._session = SimpleNamespace(
-        link=SimpleNamespace(verdict=verdict, participant=SimpleNamespace(is_going=False))
+        link=SimpleNamespace(verdict=verdict, ends_well=lambda verdict: ends_well(verdict, is_going=False))
     )  # type: ignore[assignment]
     torch_patches.install(FtRendezvousHandler)
     agent = Agent(handler, lambda: RunResult(WorkerState.SUCCEEDED))

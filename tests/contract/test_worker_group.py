@@ -12,7 +12,7 @@ import pytest
 
 from ft_rendezvous.agent.worker_group import StartedWorkers, WorkerGroup
 from ft_rendezvous.agent.worker_messages import CheckpointMessage, DrainMessage, RestartMessage
-from ft_rendezvous.config.settings import caught_signals
+from ft_rendezvous.config.load import caught_signals
 from ft_rendezvous.protocol import journal
 from tests.contract.live import LiveNode, LiveRun, live_run
 
@@ -73,7 +73,7 @@ def test_what_the_watch_cannot_tell_the_agent_tells(run: LiveRun, workers: Worke
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as bad:
         bad.wait(60)
         workers.started(StartedWorkers({0: bad.pid}, {0: 4}, {}))
-        assert node.link.participant.worker_exit is None
+        assert not node.link.has_reported
         assert not workers.is_excused({4: 3})
         run.wait_for(lambda: bool(run.told(journal.WorkersEnded)))
     (told,) = run.told(journal.WorkersEnded)
@@ -86,7 +86,7 @@ def test_what_a_worker_asks_for_reaches_the_coordinator(run: LiveRun, workers: W
     workers._on_message(RestartMessage(cycle_id=7, local_rank=0, reason="of another cycle"))
     workers._on_message(CheckpointMessage(cycle_id=1, local_rank=0))
     workers._on_message(DrainMessage(cycle_id=1, local_rank=0, reason="slow"))
-    run.wait_for(lambda: node.link.participant.is_draining)
+    run.wait_for(lambda: node.link.is_draining)
     (called,) = run.told(journal.CycleCalled)
     assert called.reason == "slow"
     assert run.host.coordinator.cycle_id == 1, "too few would remain"
@@ -112,4 +112,4 @@ def test_the_drain_signal_reaches_the_coordinator_and_the_workers_that_catch_it(
         workers.started(StartedWorkers({0: worker.pid}, {0: 0}, {}))
         os.kill(os.getpid(), signal.SIGUSR1)
         assert worker.wait(60) == 0
-        run.wait_for(lambda: node.link.participant.is_draining)
+        run.wait_for(lambda: node.link.is_draining)

@@ -1,4 +1,4 @@
-"""Short ways to say nodes, arrivals and rosters in tests."""
+"""Short helpers that build nodes, arrivals and rosters for tests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def arrivals(numbers: Iterable[int], *, cycle_id: int = 1) -> dict[str, Arrival]
 
 
 def roster_of(numbers: Sequence[int], *, cycle_id: int = 1) -> Roster:
-    """A roster in whose open cycle the given nodes have arrived."""
+    """A roster with an open cycle in which the given nodes have arrived."""
     roster = Roster()
     for number in numbers:
         assert roster.take(arrival(number, cycle_id=cycle_id), cycle_id, is_open=True) == []
@@ -68,7 +68,7 @@ def sealed_roster(active: Sequence[int], standby: Sequence[int] = ()) -> Roster:
 
 
 def roster_with(role: Role) -> Roster:
-    """A roster with node 1 in the given role and node 2 active or awaited; led there by what really leads there."""
+    """A roster with node 1 in the given role and node 2 active or awaited, built with real steps."""
     match role:
         case Role.HOT_SPARE:
             roster = sealed_roster([2])

@@ -1,7 +1,7 @@
-"""Placement a second time, by trying everything: knows the sentences of docs/placement.md, and nothing else.
+"""A second implementation of placement, which tries everything. It knows only the rules of docs/placement.md.
 
-What may be placed where is a rule; what is better is a preference. Where the documentation leaves a choice open, it is
-taken as it is found, and all else must be the best that it allows.
+A rule says which placements are allowed. A preference says which placement is better. If the documentation leaves a
+choice open, this code accepts the choice that was made; all else must be the best that the choice allows.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def _may_be_next(name: str, begun: Ranking, nodes: Mapping[str, NodeInfo], rules
 # --- what is better ---------------------------------------------------------------------------------
 
 KEPT, OWN, NEAR, FAR = range(4)
-"""How a node fits a rank: it had it; it has infra rank and domain of the node that had it; its domain; nothing."""
+"""How a node fits a rank: it had it; it has infra rank and domain of the node that had it; the domain; neither."""
 
 SURVIVOR, UNIT, DOMAIN, INFRA_RANK = 1_000_000, 10_000, 100, 1
-"""What a rank costs that a survivor, its unit, its domain or its infra rank has lost: one of the former outweighs all
-of the latter."""
+"""The cost of a rank that a survivor, its unit, its domain or its infra rank has lost. One of an earlier kind costs
+more than all of a later kind."""
 
 
 def topology_key(node: NodeInfo) -> tuple[object, ...]:
@@ -73,7 +73,7 @@ class Judge:
         self.costs = [{name: self._cost(rank, name) for name in self.nodes} for rank in ranks]
 
     def is_best(self, ranking: Ranking) -> bool:
-        """Whether no other possible placement is better, whatever is left open being as it is in this one."""
+        """Whether no other possible placement with the same open choices is better."""
         least = min(map(self.cost, self.rankings))
         rivals = [other for other in self.rankings if self.cost(other) == least]
         mine = self.left_open(ranking)
@@ -82,7 +82,7 @@ class Judge:
         )
 
     def kept(self, ranking: Ranking) -> int:
-        """How many nodes have the rank that they had."""
+        """How many nodes keep their rank."""
         return sum(one.incarnation == name for one, name in zip(self.last, ranking, strict=False))
 
     # --- whom and what a placement moves ---
@@ -94,8 +94,8 @@ class Judge:
         return (
             SURVIVOR * (self.fits[rank][name] != KEPT)
             + UNIT * (not self._is_of_its_unit(rank, name))
-            + DOMAIN * (self.fits[rank][name] == FAR and self._is_told(rank, name))
-            + INFRA_RANK * (self.fits[rank][name] > OWN and self._is_told(rank, name))
+            + DOMAIN * (self.fits[rank][name] == FAR and self._is_documented(rank, name))
+            + INFRA_RANK * (self.fits[rank][name] > OWN and self._is_documented(rank, name))
         )
 
     def _fit(self, rank: int, name: str) -> int:
@@ -113,36 +113,37 @@ class Judge:
         unit = self.nodes[name].unit_id
         return unit is not None and rank < len(self.last) and self.last[rank].node.unit_id == unit
 
-    def _is_told(self, rank: int, name: str) -> bool:
-        """Of units with nodes in several domains it is not said which comes next; within one that stays, all is."""
+    def _is_documented(self, rank: int, name: str) -> bool:
+        """The documentation does not order units with nodes in several domains. Within a unit that stays, it does."""
         return not self.is_spanning or self._is_of_its_unit(rank, name)
 
-    # --- who is next ---
+    # --- which node is next ---
 
     def left_open(self, ranking: Ranking) -> tuple[object, ...]:
-        """What the documentation does not choose."""
-        told = [rank for rank, name in enumerate(ranking) if self._is_told(rank, name)]
-        # Which ranks a domain gives up that cannot fill all of its own, if no more survivors can be kept.
-        far = [rank for rank in told if self.fits[rank][ranking[rank]] == FAR]
-        # Which domain gives a node, of those with equally many left.
+        """The choices that the documentation leaves open."""
+        documented = [rank for rank, name in enumerate(ranking) if self._is_documented(rank, name)]
+        # Which of its ranks a domain with too few nodes gives up, if it cannot keep more survivors.
+        far = [rank for rank in documented if self.fits[rank][ranking[rank]] == FAR]
+        # Which domain gives a node, if several have equally many nodes left.
         given = Counter(self._domain(ranking[rank]) for rank in far)
-        return told, far, given if self.rules.spread is Spread.DOMAINS else None
+        return documented, far, given if self.rules.spread is Spread.DOMAINS else None
 
     def disorder(self, ranking: Ranking) -> tuple[int, list[int], list[int]]:
-        """Whoever came back has its rank again; others are next in topology order, of the domain and then of all."""
+        """A node that came back has its rank again. Others are next in topology order: in the domain, then of all."""
         fits = [
-            FAR + 1 if not self._is_told(rank, name) else self.fits[rank][name] for rank, name in enumerate(ranking)
+            FAR + 1 if not self._is_documented(rank, name) else self.fits[rank][name]
+            for rank, name in enumerate(ranking)
         ]
         near = [name for name, fit in zip(ranking, fits, strict=True) if fit == NEAR]
         far = [name for name, fit in zip(ranking, fits, strict=True) if fit == FAR]
         if self.last and self.rules.spread is Spread.DOMAINS:
-            # Where they come from is settled; which of them takes which rank is not said.
+            # Their domains are fixed. The documentation does not say which of them takes which rank.
             far.sort(key=self._domain)
-        # Whether nodes that trained and have lost their rank go before others is not said.
-        order = [] if self.is_anybody_displaced(ranking) else [self.order[name] for name in near + far]
+        # The documentation does not say whether nodes that lost their rank come before others.
+        order = [] if self.is_any_displaced(ranking) else [self.order[name] for name in near + far]
         return -fits.count(OWN), [self._domain(name) for name in far], order
 
-    def is_anybody_displaced(self, ranking: Ranking) -> bool:
+    def is_any_displaced(self, ranking: Ranking) -> bool:
         """Whether a survivor, or a unit of the last world that could train, is not where it was."""
         if self.kept(ranking) < len(self.world.survivors):
             return True
@@ -152,16 +153,16 @@ class Judge:
     def _domain(self, name: str) -> int:
         return DOMAINS.index(self.nodes[name].domain_id)
 
-    # --- who is left ---
+    # --- which nodes are left ---
 
     def is_spread(self, ranking: Ranking) -> bool:
-        """Whether every node or segment that is not of the hole's domain is from where most nodes were left."""
+        """Whether every node or segment from another domain comes from the domain with the most nodes left."""
         far = [name for rank, name in enumerate(ranking) if self.fits[rank][name] == FAR]
         left = Counter(self._domain(name) for name in self.nodes if name not in ranking or name in far)
         return Counter(map(self._domain, far)) in _largest_first(left, len(far), self.rules.segment)
 
     def spares(self, ranking: Ranking) -> list[int]:
-        """How many nodes the domains have left, or where there are units, complete units. Most first."""
+        """How many nodes (with units: complete units) each domain has left, the largest first."""
         spare: dict[str | None, int] = {name: self._domain(name) for name in self.nodes if name not in ranking}
         if self.rules.needs_unit:
             units = self.complete_units - {self.nodes[name].unit_id for name in ranking}
@@ -175,7 +176,7 @@ def _is_spanning(nodes: Sequence[Arrival]) -> bool:
 
 
 def _largest_first(left: Counter[int], count: int, segment: int) -> Iterator[Counter[int]]:
-    """What every domain gives, if each segment is taken from one with the most nodes left."""
+    """What each domain gives, if every segment comes from a domain with the most nodes left."""
     if not count:
         yield Counter()
         return

@@ -1,4 +1,4 @@
-"""How large a world nodes can form, and what of it may be lost: against trying everything, and by example."""
+"""How large a world nodes can form, and what it can lose: compared with trying everything, and by example."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def rosters(draw: st.DrawFn) -> Roster:
 
 
 def largest_world(nodes: Sequence[NodeInfo], rules: PlacementRules) -> Sequence[NodeInfo]:
-    """Some world of the largest size there is."""
+    """A world of the largest possible size."""
     named = {str(number): one for number, one in enumerate(nodes)}
     for size in range(len(nodes) // rules.block * rules.block, 0, -rules.block):
         for ranking in possible(named, size, rules):
@@ -90,7 +90,7 @@ def without(nodes: Iterable[NodeInfo], lost: Iterable[NodeInfo]) -> list[NodeInf
 
 
 def naive_cover(active: Sequence[NodeInfo], nodes: Sequence[NodeInfo], rules: PlacementRules) -> Cover:
-    """Lose everything that can be lost, and look."""
+    """Compute the cover by trying every loss."""
     domains = {one.domain_id for one in active} - {None}
     return Cover(
         any_nodes=max(
@@ -128,8 +128,8 @@ def test_one_node_less_costs_one_block_at_most(roster: Roster) -> None:
 @given(roster=rosters())
 def test_leftovers_of_segments_are_all_who_fill_none(roster: Roster) -> None:
     if not roster.rules.needs_unit:
-        told = [int(text.split()[0]) for text in leftovers(roster.nodes, roster.rules)]
-        assert sum(told) == len(roster.nodes) - capacity(roster.nodes, roster.rules)
+        texts = [int(text.split()[0]) for text in leftovers(roster.nodes, roster.rules)]
+        assert sum(texts) == len(roster.nodes) - capacity(roster.nodes, roster.rules)
 
 
 @given(roster=rosters())
@@ -141,8 +141,8 @@ def test_leftovers_of_units_are_the_units_that_cannot_train(roster: Roster) -> N
                 units.setdefault(one.unit_id, []).append(one)
         able = [unit for unit, nodes in units.items() if is_complete(nodes, roster.rules)]
         whole = [unit for unit in able if len(units[unit]) == roster.rules.unit_size]
-        told = [re.search(r"in unit (\w+)", text) for text in leftovers(roster.nodes, roster.rules)]
-        assert [found[1] for found in told if found] == sorted(units.keys() - whole)
+        texts = [re.search(r"in unit (\w+)", text) for text in leftovers(roster.nodes, roster.rules)]
+        assert [found[1] for found in texts if found] == sorted(units.keys() - whole)
         assert capacity(roster.nodes, roster.rules) == len(able) * roster.rules.unit_size
 
 
@@ -206,8 +206,8 @@ def test_what_a_world_is_made_of(rules: PlacementRules, block: int, block_name: 
 @pytest.mark.parametrize(
     ("rules", "nodes", "fit"),
     [
-        pytest.param(RULES, [], 0, id="nobody"),
-        pytest.param(RULES, at(None, 2) + at("A", 1), 3, id="everybody"),
+        pytest.param(RULES, [], 0, id="no nodes"),
+        pytest.param(RULES, at(None, 2) + at("A", 1), 3, id="all nodes"),
         pytest.param(SEGMENTS_OF_2, at("A", 3) + at("B", 3), 4, id="two segments, and a spare in each domain"),
         pytest.param(SEGMENTS_OF_2, at("A", 1) + at("B", 1), 0, id="no two of one domain"),
         pytest.param(SEGMENTS_OF_2, at(None, 4) + at("A", 2), 2, id="nodes without a domain share nothing"),
@@ -240,7 +240,7 @@ def test_is_complete(rules: PlacementRules, unit: list[NodeInfo], expected: bool
 
 
 @pytest.mark.parametrize(
-    ("rules", "nodes", "told"),
+    ("rules", "nodes", "texts"),
     [
         pytest.param(RULES, at("A", 3), [], id="every node is a segment"),
         pytest.param(
@@ -264,8 +264,8 @@ def test_is_complete(rules: PlacementRules, unit: list[NodeInfo], expected: bool
         ),
     ],
 )
-def test_leftovers(rules: PlacementRules, nodes: list[NodeInfo], told: list[str]) -> None:
-    assert leftovers(nodes, rules) == told
+def test_leftovers(rules: PlacementRules, nodes: list[NodeInfo], texts: list[str]) -> None:
+    assert leftovers(nodes, rules) == texts
 
 
 # --- what can be lost -------------------------------------------------------------------------------

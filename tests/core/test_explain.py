@@ -1,4 +1,4 @@
-"""Why a placement is as it is: every reason from a placement that has it, and the line that is told after a seal."""
+"""Explanations of a placement: every reason, from a placement that has it, and the line after a seal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ft_rendezvous.core.explain import (
     CameBack,
     InOrder,
     Kept,
-    Line,
     Moved,
     Nowhere,
-    Reason,
+    PlacementLine,
+    PlacementReason,
     Replaces,
     Spare,
     Summary,
@@ -47,9 +47,9 @@ AGAIN = seat(12, 2, "A")
 
 @dataclass(frozen=True)
 class Case:
-    """A cycle, one of its nodes, and what is said of it."""
+    """A cycle, one of its nodes, and the reason for that node."""
 
-    reason: Reason
+    reason: PlacementReason
     text: str
     of: Arrival
     arrived: Sequence[Arrival]
@@ -59,7 +59,7 @@ class Case:
 
 CASES = [
     Case(Kept(), "keeps its rank", A1, [A1, A2], [A2, A1]),
-    Case(CameBack(), "came back to the rank of its infra rank", AGAIN, [A1, A3, AGAIN], [A1, A2]),
+    Case(CameBack(), "came back: its infra rank had this rank", AGAIN, [A1, A3, AGAIN], [A1, A2]),
     Case(
         Replaces("infra rank 2 at host2 pid 102", "A", "A"),
         "in place of infra rank 2 at host2 pid 102, of the same domain",
@@ -119,7 +119,7 @@ CASES = [
 ]
 
 
-def lines_of(case: Case) -> list[Line]:
+def lines_of(case: Case) -> list[PlacementLine]:
     arrived = by_name(case.arrived)
     size = case.rules.world_size(capacity_of(case.arrived, case.rules))
     return explain(place(arrived, case.previous, size, case.rules), arrived, case.previous, case.rules)
@@ -133,13 +133,13 @@ def test_reason(case: Case) -> None:
 
 
 def test_there_is_a_case_of_every_reason() -> None:
-    assert {type(case.reason) for case in CASES} == set(get_args(Reason))
+    assert {type(case.reason) for case in CASES} == set(get_args(PlacementReason))
 
 
 # --- every node -------------------------------------------------------------------------------------
 
 
-def explained(world: World) -> list[Line]:
+def explained(world: World) -> list[PlacementLine]:
     return explain(placed(world), by_name(world.arrived), world.previous, world.rules)
 
 
@@ -197,21 +197,22 @@ def test_a_summary_counts_the_lines(world: World) -> None:
     assert summary.moved == sum(isinstance(line.reason, Moved) for line in changed)
     assert summary.new == len(changed) - summary.moved
     assert summary.benched == sum(one.incarnation in here for one in world.previous) - summary.kept - summary.moved
-    told = [(line.rank, node_name(line.node), line.reason) for line in changed] if world.previous else []
-    assert list(summary.changes) == told[:NAMED]
+    changes = [(line.rank, node_name(line.node), line.reason) for line in changed] if world.previous else []
+    assert list(summary.changes) == changes[:NAMED]
     nodes: list[NodeInfo] = [one.node for one in world.arrived]
     assert summary.cover == cover_of([here[name].node for name in placement.ranks], nodes, world.rules)
 
 
 def of_host(number: int, domain_id: str, pid: int) -> Arrival:
-    """The node that the documentation calls 10.0.0.<number>; infra ranks are from 0."""
+    """The node that the documentation calls 10.0.0.<number>. Infra ranks start at 0."""
     info = NodeInfo(addr=f"10.0.0.{number}", pid=pid, infra_rank=number - 1, domain_id=domain_id)
     return arrival(number, info=info)
 
 
 def line_of(arrived: Sequence[Arrival], previous: Sequence[Arrival], rules: PlacementRules, size: int) -> str:
     here = by_name(arrived)
-    return str(summarize(place(here, previous, size, rules), here, previous, rules))
+    told = summarize(place(here, previous, size, rules), here, previous, rules)
+    return f"kept={told.kept} moved={told.moved} new={told.new} benched={told.benched}; {told.effect}"
 
 
 def test_the_line_of_the_documentation() -> None:
@@ -223,13 +224,13 @@ def test_the_line_of_the_documentation() -> None:
     )
 
 
-def test_a_first_world_names_nobody() -> None:
+def test_a_first_world_names_no_changes() -> None:
     assert line_of([A1, A2, A3], [], RULES, 2) == (
         "kept=0 moved=0 new=2 benched=0; spares cover any 1 node, 2 of 2 single nodes, 0 of 1 single domains"
     )
 
 
-def test_a_world_that_nobody_left_names_nobody() -> None:
+def test_a_world_that_no_node_left_names_no_changes() -> None:
     assert line_of([A1, A2], [A1, A2], RULES, 2) == "kept=2 moved=0 new=0 benched=0; spares cover no loss"
 
 

@@ -23,7 +23,7 @@ def table() -> LeaseTable:
 
 
 def look_often(leases: LeaseTable, counters: dict[str, int], start: float, end: float) -> list[str]:
-    """Look every planned gap and return whoever was found dead first."""
+    """Look at every planned gap. Returns the nodes that are found dead first."""
     steps = round((end - start) / GAP_S)
     for step in range(steps + 1):
         now = start + step * GAP_S
@@ -56,7 +56,7 @@ def test_only_the_silent_one_of_two_dies() -> None:
 
 
 def test_a_node_that_beats_backwards_is_alive_too() -> None:
-    """Any change is life: the table does not interpret counters."""
+    """Any change means that the node lives: the table does not interpret counters."""
     leases = table()
     leases.grant("a", 0.0)
     leases.observe({"a": 7}, 0.0, GAP_S, 0)
@@ -79,7 +79,7 @@ def test_a_node_missing_from_a_reading_is_judged_by_what_was_seen_before() -> No
         pytest.param(1000.0, False, id="suspended for long"),
     ],
 )
-def test_an_observer_that_was_paused_blames_nobody(late_s: float, dies: bool) -> None:
+def test_an_observer_that_was_paused_drops_no_node(late_s: float, dies: bool) -> None:
     leases = table()
     leases.grant("a", 0.0)
     leases.observe({"a": 1}, 0.0, GAP_S, 0)
@@ -113,7 +113,7 @@ def test_a_revoked_lease_is_judged_no_more() -> None:
     looks=st.lists(st.tuples(short_ticks, ticks), min_size=1, max_size=60),
     beat_every=st.integers(min_value=1, max_value=64).map(lambda n: n / 64),
 )
-def test_a_node_that_keeps_beating_is_never_dropped_whatever_the_look_times(
+def test_a_node_that_keeps_beating_is_never_dropped_at_any_look_times(
     looks: list[tuple[float, float]], beat_every: float
 ) -> None:
     leases = table()
@@ -126,7 +126,7 @@ def test_a_node_that_keeps_beating_is_never_dropped_whatever_the_look_times(
 
 
 @given(before=st.lists(short_ticks, max_size=30), pause_s=ticks, planned_s=st.sampled_from([0.25, 1.0, 3.0]))
-def test_whoever_was_paused_longer_than_a_beat_drops_nobody_at_that_look(
+def test_an_observer_that_was_paused_longer_than_a_beat_drops_no_node_at_that_look(
     before: list[float], pause_s: float, planned_s: float
 ) -> None:
     leases = table()
@@ -169,7 +169,7 @@ def test_a_node_that_beats_and_does_not_act_upon_an_event_is_deaf_after_two_leas
     assert deaf == (["a"] if is_deaf else [])
 
 
-def test_an_observer_that_was_paused_calls_nobody_deaf() -> None:
+def test_an_observer_that_was_paused_calls_no_node_deaf() -> None:
     leases = table()
     leases.grant("a", 0.0)
     leases.observe({"a": 1}, 0.0, GAP_S, published=4)
@@ -178,16 +178,16 @@ def test_an_observer_that_was_paused_calls_nobody_deaf() -> None:
 
 
 def test_a_node_that_hears_is_never_deaf_however_fast_events_come() -> None:
-    """Workers that crash at once open and seal a cycle between any two looks, while a beat tells of events only
-    once per interval: so no look ever finds the node up to date, and yet it acts upon every event in time."""
+    """If workers crash at once, a cycle opens and is sealed between any two looks. But a beat reports events only once
+    per interval. So no look finds the node up to date, although it acts on every event in time."""
     leases = table()
     leases.grant("a", 0.0)
-    told = 0
+    acted_on = 0
     for step in range(round(10 * LEASE_S / GAP_S)):
         now, published = step * GAP_S, 2 * step
         if step % round(BEAT_S / GAP_S) == 0:
-            told = max(0, published - 2)  # All that was out when it beat; two more are out now.
-        leases.observe({"a": (told << ACK_SHIFT) + step}, now, GAP_S, published)
+            acted_on = max(0, published - 2)  # All events that were published when it beat. Two more are published now.
+        leases.observe({"a": (acted_on << ACK_SHIFT) + step}, now, GAP_S, published)
         assert leases.judge_deaf(now) == []
 
 
@@ -197,7 +197,7 @@ def test_a_node_that_hears_is_never_deaf_however_fast_events_come() -> None:
 @pytest.mark.parametrize(
     ("acks", "floor", "expected"),
     [
-        pytest.param([], 4, 4, id="nobody: nothing new"),
+        pytest.param([], 4, 4, id="no nodes: nothing new"),
         pytest.param([7, 9], 4, 7, id="the slowest counts"),
         pytest.param([7, None], 4, 4, id="a newcomer that was not seen yet holds everything"),
         pytest.param([2, 9], 4, 4, id="never back below the floor"),
@@ -217,12 +217,11 @@ def test_events_are_kept_until_the_slowest_live_node_has_them(
 @given(read=st.lists(st.integers(min_value=0, max_value=3), min_size=1, max_size=50))
 def test_a_beat_counter_carries_the_newest_event_read_and_still_counts_beats(read: list[int]) -> None:
     pulse = Pulse(LEASE_S, alive_until=LEASE_S)
-    counter = no = 0
+    no = 0
     for beats, more in enumerate(read, start=1):
         no += more
-        amount = pulse.next_amount(no)
-        counter += amount
-        pulse.take_reply(amount, counter, sent_at=0.0)
+        counter = pulse.next_counter(no)
+        pulse.take_reply(counter, counter, sent_at=0.0)
         assert acknowledged(counter) == no
         assert counter & ((1 << ACK_SHIFT) - 1) == beats
     assert not pulse.is_fenced
@@ -241,9 +240,9 @@ def test_trust_lasts_a_lease_from_when_the_acknowledged_beat_was_sent() -> None:
 @pytest.mark.parametrize("reply", [0, 1, 3, -1, 1 << ACK_SHIFT])
 def test_any_other_reply_ends_an_incarnation_for_good(reply: int) -> None:
     pulse = Pulse(LEASE_S, alive_until=LEASE_S, counter=1)
-    pulse.take_reply(1, reply, sent_at=1.0)
+    pulse.take_reply(2, reply, sent_at=1.0)
     assert not pulse.is_trusted(1.0)
-    pulse.take_reply(1, 3, sent_at=2.0)
+    pulse.take_reply(2, 2, sent_at=2.0)
     assert not pulse.is_trusted(2.0)
 
 
@@ -254,10 +253,9 @@ def test_any_other_reply_ends_an_incarnation_for_good(reply: int) -> None:
 def test_a_node_stops_trusting_its_place_no_later_than_the_coordinator_drops_it(
     beats: list[tuple[float, float, float]], looks: list[float]
 ) -> None:
-    """For any delays: a beat waits before it is sent, on its way to the store, and on its way back.
+    """For any delays of a beat: before it is sent, on its way to the store, and on its way back.
 
-    A look and the fence that follows from it are one step here; what lies between them in a real coordinator is
-    in tests/scenarios/test_fencing.py.
+    Here a look and the fence that follows are one step. tests/scenarios/test_fencing.py tests the time between them.
     """
     # The first beat is in the store before the lease is granted.
     pulse = Pulse(LEASE_S, alive_until=LEASE_S)
@@ -276,17 +274,18 @@ def test_a_node_stops_trusting_its_place_no_later_than_the_coordinator_drops_it(
 
     leases = table()
     leases.grant("a", 0.0)
-    counter, reply, dropped_at = 1, 0, None
+    counter, found, dropped_at = 1, 0, None
     for at, _, what, sent_at in sorted(steps):
         if what == "perform":
-            counter += 1
-            reply = counter
+            # Compare and set: a counter that was taken away stays away, and the expectation is returned.
+            counter = pulse.next_counter(0) if dropped_at is None else pulse.counter
+            found = counter
         elif what == "reply":
-            pulse.take_reply(1, reply, sent_at)
+            pulse.take_reply(pulse.next_counter(0), found, sent_at)
         elif dropped_at is None:
             leases.observe({"a": counter}, at, 2.0, 0)
             if leases.judge_leases(at):
-                dropped_at, counter = at, 0
+                dropped_at = at
         if dropped_at is not None:
             assert not pulse.is_trusted(at)
 

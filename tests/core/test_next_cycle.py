@@ -1,4 +1,4 @@
-"""When a sealed world stays, gives way to the next cycle, or ends the run."""
+"""When a sealed world continues, when the next cycle opens, and when the run ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ft_rendezvous.core.model import (
     WorkersFailed,
     WorldGrows,
 )
-from ft_rendezvous.core.next_cycle import Call, Close, Drain, Grow, Growth, OpenNext, Stay, World, decide_move
+from ft_rendezvous.core.next_cycle import Call, Close, DrainState, Grow, Growth, OpenNext, Stay, World, decide_move
 from ft_rendezvous.text import NAMED
 
 FAILED = WorkersFailed("a", 0, "exit 1")
@@ -32,7 +32,7 @@ SUCCESS = Close(Verdict(VerdictKind.SUCCEEDED))
 def world(
     unfinished: int = 4,
     troubles: Sequence[AnyWhy] = (),
-    drain: Drain | None = None,
+    drain: DrainState | None = None,
     growth: Growth | None = None,
     is_at_checkpoint: bool = False,
 ) -> World:
@@ -49,7 +49,7 @@ def world(
         pytest.param(4, [FAILED], OpenNext(FAILED), id="workers failed"),
         pytest.param(4, [LEFT], OpenNext(LEFT), id="a node left"),
         pytest.param(4, [FAILED, LOST_C, LEFT], OpenNext(FAILED), id="the first trouble names the cause"),
-        pytest.param(4, [LOST_C, LOST_D], OpenNext(NodesLost(("c", "d"), (2, 3), 2)), id="losses are told together"),
+        pytest.param(4, [LOST_C, LOST_D], OpenNext(NodesLost(("c", "d"), (2, 3), 2)), id="losses are named together"),
         pytest.param(
             4, [LOST_C, FAILED, LOST_D], OpenNext(NodesLost(("c", "d"), (2, 3), 2)), id="also around another trouble"
         ),
@@ -60,8 +60,8 @@ def test_decision(unfinished: int, troubles: list[AnyWhy], expected: object) -> 
     assert decide_move(world(unfinished, troubles), 0.0, Grow.NOW) == expected
 
 
-def draining(is_covered: bool = True, is_total: bool = False) -> Drain:
-    return Drain(("a", "b"), 100.0, is_covered, is_total)
+def draining(is_covered: bool = True, is_total: bool = False) -> DrainState:
+    return DrainState(("a", "b"), 100.0, is_covered, is_total)
 
 
 DRAINED = Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain", is_retryable=True))
@@ -89,7 +89,10 @@ DRAINS = OpenNext(NodesDrain(("a", "b"), 2))
             world(0, drain=draining(is_covered=False, is_total=True)), 1.0, DRAINED, id="all ended: to be continued"
         ),
         pytest.param(
-            world(drain=Drain((), 0.0, True, False), is_at_checkpoint=True), 1.0, Stay(), id="who drains has finished"
+            world(drain=DrainState((), 0.0, True, False), is_at_checkpoint=True),
+            1.0,
+            Stay(),
+            id="the draining node has finished",
         ),
     ],
 )

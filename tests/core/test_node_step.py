@@ -82,9 +82,9 @@ def test_decision(view: View, mine: Progress, expected: NodeDecision) -> None:
         pytest.param(OPEN_3, Progress(), GiveUpPlace(), id="has no place: go"),
         pytest.param(OPEN_3, Progress(arrived_in=3), GiveUpPlace(), id="waits for its first place: go"),
         pytest.param(SEALED_3, Progress(3, 3), ReportFailure(3), id="its workers failed: say so first"),
-        pytest.param(SEALED_3, Progress(3, 3, 3), Park(), id="holds a place nobody else has"),
-        pytest.param(OPEN_3, Progress(2, 2), Park(), id="stay until somebody has it"),
-        pytest.param(SPARE_3, Progress(2, 2), GiveUpPlace(), id="somebody has it: go"),
+        pytest.param(SEALED_3, Progress(3, 3, 3), Park(), id="no other node has its place"),
+        pytest.param(OPEN_3, Progress(2, 2), Park(), id="stay until another node has it"),
+        pytest.param(SPARE_3, Progress(2, 2), GiveUpPlace(), id="another node has it: leave"),
         pytest.param(CLOSED_3, Progress(2, 2), Leave(VERDICT), id="closed"),
     ],
 )
@@ -105,7 +105,7 @@ def test_workers_stop_when_their_cycle_is_over(view: View, cycle_id: int, expect
     [
         pytest.param(OPEN_3, 3, 2, 5, id="not sealed: hear of the seal"),
         pytest.param(SPARE_3, 3, 2, 5, id="sealed with us in it: read the seal for our seat"),
-        pytest.param(SPARE_3, 3, 3, 6, id="sealed before us: nobody keeps the seal for us"),
+        pytest.param(SPARE_3, 3, 3, 6, id="sealed before us: the event of the seal is not kept for us"),
         pytest.param(SPARE_3, 2, 1, 6, id="arrived in the cycle before: no seat in this one"),
         pytest.param(CLOSED_3, 3, 1, 7, id="closed: no seat matters"),
     ],
@@ -118,7 +118,7 @@ def test_where_a_newcomer_begins_to_watch(head: View, arrived_in: int, seq: int,
 
 
 def act(decision: NodeDecision, mine: Progress) -> None:
-    """What the participant notes when it has done what was decided."""
+    """The progress after the participant has done what was decided."""
     match decision:
         case Arrive():
             mine.arrived_in = decision.cycle_id
@@ -129,7 +129,7 @@ def act(decision: NodeDecision, mine: Progress) -> None:
 
 
 @given(data=st.data())
-def test_whatever_is_published_a_node_does_each_thing_once_per_cycle_and_in_order(data: st.DataObject) -> None:
+def test_a_node_does_each_thing_once_per_cycle_and_in_order(data: st.DataObject) -> None:
     view, mine = View(no=1, opened=opened(1)), Progress()
     done: list[NodeDecision] = []
     for _ in range(data.draw(st.integers(0, 30))):

@@ -1,6 +1,6 @@
-"""Who trains with which rank: against a second implementation that tries everything, by properties, by example.
+"""Which node gets which rank: compared with a second implementation that tries everything, by properties, by example.
 
-That the properties can fail is shown with placements that are broken on purpose.
+Placements that are broken on purpose show that the properties can fail.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.core.variants import VARIANTS, Placing
 from tests.core.worlds import KINDS, Kind, World, by_name, capacity_of, names, placed, seat, worlds
 
 SOON = settings(max_examples=500, phases=[Phase.generate])
-"""What is not found in so many worlds is as good as never looked for."""
+"""A variant that is not found in this many worlds counts as not found."""
 
 # --- properties -------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def every_rank_is_given_once(world: World, placing: Placing) -> bool:
 
 
 @_property
-def nobody_is_forgotten(world: World, placing: Placing) -> bool:
+def no_node_is_forgotten(world: World, placing: Placing) -> bool:
     placement = placing(world)
     return sorted([*placement.ranks, *placement.standbys]) == sorted(by_name(world.arrived))
 
@@ -94,8 +94,8 @@ def nothing_possible_is_better(world: World, placing: Placing) -> bool:
 
 
 @_property
-def whoever_is_new_is_from_where_most_are_left(world: World, placing: Placing) -> bool:
-    """Of nodes and segments: of units it is not said whether the spares of a unit count."""
+def new_nodes_are_from_where_most_are_left(world: World, placing: Placing) -> bool:
+    """For nodes and segments only: the documentation does not say whether the spares of a unit count."""
     if world.rules.spread is Spread.NONE or world.rules.needs_unit:
         return True
     return Judge(world).is_spread(placing(world).ranks)
@@ -103,7 +103,7 @@ def whoever_is_new_is_from_where_most_are_left(world: World, placing: Placing) -
 
 @_property
 def spares_are_spread_evenly(world: World, placing: Placing) -> bool:
-    """In a first world: no other choice leaves fewer in the domains where most are left."""
+    """In a first world: no other choice leaves fewer nodes in the domains with the most nodes left."""
     judge = Judge(world)
     if world.rules.spread is Spread.NONE or world.last or judge.is_spanning:
         return True
@@ -136,7 +136,7 @@ def test_placement_is_what_trying_everything_finds_best(kind: Kind, data: st.Dat
     "name",
     [
         "every_rank_is_given_once",
-        "nobody_is_forgotten",
+        "no_node_is_forgotten",
         "segments_are_within_one_domain",
         "units_train_whole",
         "arrival_order_does_not_matter",
@@ -176,7 +176,7 @@ def fits_of(world: World) -> list[int]:
         pytest.param(lambda world: 0 < len(world.last) < world.size, id="grows"),
         pytest.param(lambda world: {KEPT, OWN, NEAR} <= set(fits_of(world)), id="fills holes"),
         pytest.param(lambda world: FAR in fits_of(world)[: len(world.last)] and KEPT in fits_of(world), id="moves"),
-        pytest.param(lambda world: Judge(world).is_anybody_displaced(placed(world).ranks), id="displaces"),
+        pytest.param(lambda world: Judge(world).is_any_displaced(placed(world).ranks), id="displaces"),
     ],
 )
 def test_a_world_is_drawn_that(is_drawn: Callable[[World], bool]) -> None:
@@ -268,7 +268,7 @@ def test_first_world(arrived: list[Arrival], ranks: list[int], standbys: list[in
         ),
         pytest.param(at(None, 1, 2, 3, 4), at(None, 1, 3, 4), [1, 4, 3], [], id="shrinks: the highest fills the hole"),
         pytest.param(at(None, 1, 2, 3, 4), at(None, 2, 4), [4, 2], [], id="shrinks by half"),
-        pytest.param(at(None, 5, 1), at(None, 1, 2, 5, 9), [5, 1, 2, 9], [], id="grows: nobody moves"),
+        pytest.param(at(None, 5, 1), at(None, 1, 2, 5, 9), [5, 1, 2, 9], [], id="grows: no node moves"),
         pytest.param(
             at("a", 5, 1), [*at("a", 5), *at("b", 2, 3)], [5, 2, 3], [], id="grows, and fills a hole from elsewhere"
         ),
@@ -323,7 +323,7 @@ def test_later_world(previous: list[Arrival], arrived: list[Arrival], ranks: lis
             [*at("A", 0, 2, 4), *at("B", 5, 6)],
             [4, 2, 5, 6],
             [0],
-            id="who trained and lost its rank goes before a spare",
+            id="a node that lost its rank comes before a spare",
         ),
         pytest.param(at("A", 1, 2), [*at("A", 1, 2, 3), *at("B", 4, 5)], [1, 2, 4, 5], [3], id="grows by a segment"),
         pytest.param(
@@ -407,7 +407,7 @@ def test_units(previous: list[Arrival], arrived: list[Arrival], ranks: list[int]
 
 
 def test_a_unit_that_gets_its_node_back_is_a_spare() -> None:
-    """X loses a node and is swapped for Z; it gets a node, stays where it is, and is there when Y is lost."""
+    """X loses a node, and Z replaces it. X gets a node, waits as a spare, and replaces Y when Y is lost."""
     returned = [*X[1:], seat(11, 1, "A", "X")]
     check(UNITS_OF_2, X[1:] + Y + Z, X + Y, [7, 8, 3, 4], [2])
     assert capacity_of(X[1:] + Y + Z, UNITS_OF_2) == 4
@@ -417,7 +417,7 @@ def test_a_unit_that_gets_its_node_back_is_a_spare() -> None:
 
 
 def test_a_unit_is_laid_out_in_segments() -> None:
-    """Four nodes of X train, two in each domain; Y has four, and three of them in one domain."""
+    """Four nodes of X train, two in each domain. Y has four nodes, three of them in one domain."""
     rules = replace(RULES, segment=2, unit_size=4)
     x = [*at("A", 1, 2, 3, unit="X"), *at("B", 6, 7, unit="X")]
     y = [*at("A", 0, unit="Y"), *at("B", 8, 9, 10, unit="Y")]
@@ -438,8 +438,8 @@ def test_spread(spread: Spread, ranks: list[int], standbys: list[int]) -> None:
 
 
 def test_a_world_that_is_not_spread_is_not_moved_to_spread_it() -> None:
-    everybody = [*at("A", 1, 2, 3), *at("B", 4, 5, 6)]
-    check(replace(RULES, spread=Spread.DOMAINS), everybody, everybody[:4], [1, 2, 3, 4], [5, 6])
+    nodes = [*at("A", 1, 2, 3), *at("B", 4, 5, 6)]
+    check(replace(RULES, spread=Spread.DOMAINS), nodes, nodes[:4], [1, 2, 3, 4], [5, 6])
 
 
 def test_ranks_by_topology_are_given_out_anew() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of an operator's request."""
+"""Which requests of operators are granted, and the answers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import pytest
 
 from ft_rendezvous.core.lifecycle import Phase
 from ft_rendezvous.core.model import Request, RequestKind, Verdict, VerdictKind
-from ft_rendezvous.core.next_cycle import Drain
+from ft_rendezvous.core.next_cycle import DrainState
 from ft_rendezvous.core.requests import Standing, decide_request
 
 RESTART, DRAIN, CLOSE, ROSTER = RequestKind.RESTART, RequestKind.DRAIN, RequestKind.CLOSE, RequestKind.ROSTER
-COVERED = Drain(("n1",), 100.0, is_covered=True, is_total=False)
-UNCOVERED = Drain(("n1",), 100.0, is_covered=False, is_total=True)
+COVERED = DrainState(("n1",), 100.0, is_covered=True, is_total=False)
+UNCOVERED = DrainState(("n1",), 100.0, is_covered=False, is_total=True)
 
 
 def run(
     phase: Phase = Phase.SEALED,
-    drain: Drain | None = None,
+    drain: DrainState | None = None,
     found: tuple[str, ...] = (),
     verdict: Verdict | None = None,
     roster: str = "",
@@ -33,10 +33,14 @@ def run(
         pytest.param(RESTART, run(drain=UNCOVERED), False, "would end the run", id="restart that would end the run"),
         pytest.param(DRAIN, run(found=("a", "b")), True, "asked to go: a, b", id="drain"),
         pytest.param(DRAIN, run(Phase.OPEN, found=("a",)), True, "asked to go: a", id="drain before the seal"),
-        pytest.param(DRAIN, run(), False, "no live node '7' that is not draining", id="drain of nobody"),
+        pytest.param(DRAIN, run(), False, "no live node '7' that is not draining", id="drain of an unknown node"),
         pytest.param(ROSTER, run(roster="{}"), True, "{}", id="roster"),
         pytest.param(
-            ROSTER, run(roster="x" * (8 << 20)), False, "larger than what the store holds", id="roster of too many"
+            ROSTER,
+            run(roster="x" * (8 << 20)),
+            False,
+            "larger than one value of the store may be",
+            id="roster of too many",
         ),
         pytest.param(CLOSE, run(), True, "closed", id="close"),
         pytest.param(CLOSE, run(Phase.OPEN), True, "closed", id="close before the seal"),

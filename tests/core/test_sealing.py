@@ -1,4 +1,4 @@
-"""When a cycle is sealed: every decision once, then what must hold of all of them."""
+"""When a cycle is sealed: each decision once, then the properties that all of them must have."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TABLE = [
     pytest.param(
         view_of(3, enough_since=OPENED_AT + 30), OPENED_AT + 31, waits(Settles(), OPENED_AT + 32), id="settle from then"
     ),
-    pytest.param(view_of(0), OPENED_AT, waits(NeedsNodes(0, 3, ()), OPENED_AT + 600), id="nobody yet"),
+    pytest.param(view_of(0), OPENED_AT, waits(NeedsNodes(0, 3, ()), OPENED_AT + 600), id="no node yet"),
     pytest.param(view_of(2), OPENED_AT + 599, waits(NeedsNodes(2, 3, ()), OPENED_AT + 600), id="one too few"),
     pytest.param(
         view_of(2, world=(arrival(1), arrival(9), arrival(2))),
@@ -108,13 +108,13 @@ def test_decision(view: SealView, now: float, expected: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("view", "now", "told"),
+    ("view", "now", "facts"),
     [
         pytest.param(
             view_of(2, world=(arrival(1), arrival(2), arrival(9, info=node(9, infra_rank=7)))),
             OPENED_AT + 600,
             ["join_timeout of 600 s is over", "2 of 3 nodes", "infra rank 7 at host9 pid 109 (rank 2)"],
-            id="join_timeout names who is missing",
+            id="join_timeout names the missing nodes",
         ),
         pytest.param(
             view_of(2, finished_count=1),
@@ -136,15 +136,15 @@ def test_decision(view: SealView, now: float, expected: object) -> None:
         ),
     ],
 )
-def test_giving_up_tells_the_facts(view: SealView, now: float, told: list[str]) -> None:
+def test_giving_up_tells_the_facts(view: SealView, now: float, facts: list[str]) -> None:
     decision = decide_seal(view, now, RULES)
     assert isinstance(decision, GiveUp)
     assert decision.verdict.kind is VerdictKind.FAILED
-    for fact in told:
+    for fact in facts:
         assert fact in decision.verdict.reason
 
 
-def test_a_run_that_everybody_has_left_is_cancelled_and_waits_for_nobody() -> None:
+def test_a_run_that_every_node_has_left_is_cancelled_at_once() -> None:
     view = view_of(0, left_count=2, world=tuple(arrivals([1, 2, 3]).values()))
     assert decide_seal(view, OPENED_AT, RULES) == GiveUp(
         Verdict(VerdictKind.CANCELLED, "every node has left", is_retryable=True)
@@ -186,7 +186,7 @@ def test_reasons_name_a_few_nodes_and_count_the_rest() -> None:
         (NeedsNodes(2, 3, ()), "2 of 3 nodes have arrived"),
         (NeedsNodes(2, 3, ("x (rank 1)",)), "2 of 3 nodes have arrived; missing: x (rank 1)"),
         (SURVIVOR, "1 survivor is stopping workers: host9 pid 109"),
-        (Settles(), "enough nodes have arrived; settle_s lets more come"),
+        (Settles(), "enough nodes have arrived; waiting settle_s for more"),
         (CountsDisagree(), "an arrival was counted and its record is not there yet"),
         (
             NeedsBlocks(2, 4, "segment", 2, ("1 in domain A", "1 in domain B")),
@@ -210,14 +210,14 @@ UNITS = replace(RULES, placement=PlacementRules(min_nodes=4, max_nodes=8, unit_s
 
 
 def view_with(rules: SealRules, *nodes: Arrival, **changes: object) -> SealView:
-    """An open cycle in which these have arrived, and nobody else lives."""
+    """An open cycle in which these nodes have arrived. No other node is alive."""
     here, fit = by_name(nodes), capacity_of(nodes, rules.placement)
     known: dict[str, object] = {"arrived": here, "alive": here, "fit": fit, "joinable_fit": fit, "ready_fit": fit}
     return replace(view_of(0), **{**known, **changes})  # type: ignore[arg-type]
 
 
 def in_domains(domains: Sequence[str]) -> list[Arrival]:
-    """Nodes 0, 1, .. each in the domain that its letter is."""
+    """Nodes 0, 1, ... The letters are their domains."""
     return [seat(number, domain_id=domain) for number, domain in enumerate(domains)]
 
 
@@ -306,7 +306,7 @@ def world_of(size: int) -> tuple[Arrival, ...]:
             waits(HopesForMore(4, 5), OPENED_AT + 45),
             id="one is gone: last call for a replacement",
         ),
-        pytest.param(view_of(4, world=world_of(5)), OPENED_AT + 45, Seal(4), id="nobody came: it shrinks"),
+        pytest.param(view_of(4, world=world_of(5)), OPENED_AT + 45, Seal(4), id="no node came: it shrinks"),
         pytest.param(view_of(5, world=world_of(5)), OPENED_AT + 2, Seal(5), id="a replacement came"),
         pytest.param(
             view_of(2, world=world_of(5), alive=arrivals([1, 2])),
@@ -318,24 +318,24 @@ def world_of(size: int) -> tuple[Arrival, ...]:
             id="never below MIN",
         ),
         pytest.param(
-            view_of(4, world=world_of(5), finished_count=1), OPENED_AT + 2, Seal(4), id="no call for who finished"
+            view_of(4, world=world_of(5), finished_count=1), OPENED_AT + 2, Seal(4), id="no call for finished nodes"
         ),
         pytest.param(
-            view_of(4, world=world_of(5), drained_count=1), OPENED_AT + 2, Seal(4), id="no call for who was drained"
+            view_of(4, world=world_of(5), drained_count=1), OPENED_AT + 2, Seal(4), id="no call for drained nodes"
         ),
         pytest.param(
             view_of(3, world=world_of(5), drained_count=1),
             OPENED_AT + 2,
             waits(HopesForMore(3, 4), OPENED_AT + 45),
-            id="a call for who was lost beside the drained",
+            id="a call for lost nodes beside the drained",
         ),
         pytest.param(view_of(3, world=world_of(3)), OPENED_AT + 2, Seal(3), id="a small world is not called larger"),
-        pytest.param(view_of(4, world=world_of(3)), OPENED_AT + 2, Seal(4), id="it grows by who is there"),
+        pytest.param(view_of(4, world=world_of(3)), OPENED_AT + 2, Seal(4), id="it grows with the arrived nodes"),
         pytest.param(
             view_of(3, world=world_of(3), joinable_fit=4, ready_fit=4),
             OPENED_AT + 2,
             waits(HopesForMore(3, 4), OPENED_AT + 45),
-            id="whoever lives and has not arrived is hoped for",
+            id="a live node that has not arrived is hoped for",
         ),
         pytest.param(
             view_of(4, world=world_of(5), drained_count=1, joinable_fit=5, ready_fit=5),
@@ -380,7 +380,7 @@ ELASTIC_SEGMENTS = replace(SEGMENTS, placement=replace(SEGMENTS.placement, polic
             {"world": world_of(6), "joinable_fit": 8, "ready_fit": 8},
             OPENED_AT + 2,
             waits(HopesForMore(6, 8), OPENED_AT + 45),
-            id="one who lives would fill another",
+            id="one live node would fill another",
         ),
     ],
 )
@@ -391,7 +391,7 @@ def test_elastic_worlds_are_of_whole_segments(
     assert decide_seal(view, now, ELASTIC_SEGMENTS) == expected
 
 
-def test_a_fixed_world_hopes_for_nobody() -> None:
+def test_a_fixed_world_hopes_for_no_more_nodes() -> None:
     assert decide_seal(view_of(3, world=world_of(3), joinable_fit=5, ready_fit=5), OPENED_AT + 2, RULES) == Seal(3)
 
 
@@ -410,13 +410,13 @@ moments = seconds.map(lambda s: OPENED_AT + s)
 
 @dataclass(frozen=True)
 class Cycle:
-    """An open cycle: who is here, who will be, and what else is known."""
+    """An open cycle: the arrived nodes, the others, and what else is known."""
 
     rules: SealRules
     arrived: tuple[Arrival, ...]
     awaited: tuple[Arrival, ...]
     coming: tuple[Arrival, ...]
-    """Others that live and may arrive."""
+    """Other live nodes that may arrive."""
     enough_since: float
     facts: Mapping[str, object]
 
@@ -474,7 +474,7 @@ def test_time_alone_never_takes_a_final_decision_back(cycle: Cycle, now: float, 
 
 @given(cycle=cycles(), now=moments)
 def test_a_wait_says_exactly_when_it_ends(cycle: Cycle, now: float) -> None:
-    """Until then the answer stays, so nobody needs to ask; then it is another, so nobody asks in vain."""
+    """Until then the answer does not change, so no earlier look is needed. Then it changes, so the look is useful."""
     decision = cycle.decide(now)
     if isinstance(decision, Wait):
         assert decision.until > now
@@ -487,7 +487,7 @@ def test_a_wait_says_exactly_when_it_ends(cycle: Cycle, now: float) -> None:
 
 @given(cycle=cycles(), now=moments)
 def test_waiting_ends_by_the_last_of_all_deadlines(cycle: Cycle, now: float) -> None:
-    """Asked again at the end of every wait, four waits are all there can be."""
+    """If the decision is made again at the end of each wait, there are at most four waits."""
     decision = cycle.decide(now)
     for _ in range(4):
         if isinstance(decision, Wait):
@@ -503,7 +503,7 @@ def test_a_seal_is_never_early(cycle: Cycle, now: float) -> None:
         assert now >= cycle.enough_since + rules.settle_s
         assert view.disagrees_since is None or now >= view.disagrees_since + rules.lease_s
         if cycle.size < rules.placement.world_size(view.ready_fit):
-            assert now >= cycle.enough_since + rules.last_call_s, "somebody lives and was not waited for"
+            assert now >= cycle.enough_since + rules.last_call_s, "the seal did not wait for a live node"
         if not view.world and cycle.size < rules.placement.world_size(rules.placement.max_nodes):
             assert now >= cycle.enough_since + rules.last_call_s, "the first world was not offered to MAX nodes"
 
@@ -519,7 +519,7 @@ def test_a_world_is_as_large_as_it_can_be_and_never_below_min(cycle: Cycle, now:
 
 
 @given(cycle=cycles(), now=moments)
-def test_nobody_is_hoped_for_longer_than_one_last_call(cycle: Cycle, now: float) -> None:
+def test_a_cycle_hopes_for_nodes_no_longer_than_one_last_call(cycle: Cycle, now: float) -> None:
     decision, rules = cycle.decide(now), cycle.rules
     if isinstance(decision, Wait) and isinstance(decision.reason, HopesForMore):
         assert decision.until == cycle.enough_since + rules.last_call_s
@@ -529,7 +529,7 @@ def test_nobody_is_hoped_for_longer_than_one_last_call(cycle: Cycle, now: float)
 @settings(max_examples=200)
 @given(cycle=cycles(), now=moments, domain=st.sampled_from("AB"))
 def test_one_more_arrival_never_makes_a_cycle_worse(cycle: Cycle, now: float, domain: str) -> None:
-    """A newcomer may make a larger world possible, that is worth a last call; one that was hoped for may not."""
+    """A new node may make a larger world possible, which is worth a last call. A node that was hoped for does not."""
     newcomer = seat(99, domain_id=domain)
     more = replace(cycle, arrived=(*cycle.arrived, newcomer))
     if cycle.awaited:

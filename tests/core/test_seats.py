@@ -1,4 +1,4 @@
-"""Worker ranks, against counting the workers one by one."""
+"""Worker ranks, compared with counting the workers one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rosters in files: what was taken can be restored, and what cannot be a roster is told."""
+"""Rosters in files: a snapshot can be restored, and a file that is not a roster is refused."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ Placing = Callable[[World], Placement]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to be wrong, and what must notice: nothing else looks."""
+    """A mistake, and the one property that must notice it."""
 
     caught_by: str
     placing: Placing
     kinds: Sequence[Kind]
-    """The worlds that bring it out; among all others it takes more of them."""
+    """The worlds that show the mistake quickly."""
 
 
 VARIANTS: dict[str, Variant] = {}
@@ -53,18 +53,18 @@ def _with_node(one: Arrival, **changes: Any) -> Arrival:
     return msgspec.structs.replace(one, node=msgspec.structs.replace(one.node, **changes))
 
 
-# --- who --------------------------------------------------------------------------------------------
+# --- nodes --------------------------------------------------------------------------------------------
 
 
 @_variant("every_rank_is_given_once")
 def the_gone_keep_their_ranks(world: World) -> Placement:
-    """Whoever had a rank has it, here or not."""
+    """A node keeps its rank even if it has not arrived."""
     right = placed(world)
     held = [one.incarnation for one in world.previous[: world.size]]
     return Placement((*held, *right.ranks[len(held) :]), right.standbys)
 
 
-@_variant("nobody_is_forgotten")
+@_variant("no_node_is_forgotten")
 def spares_have_infra_ranks(world: World) -> Placement:
     """A spare without an infra rank is not listed."""
     right, here = placed(world), by_name(world.arrived)
@@ -85,18 +85,18 @@ def names_are_text(world: World) -> Placement:
         return placed(world)
 
 
-# --- who stays --------------------------------------------------------------------------------------
+# --- which nodes stay --------------------------------------------------------------------------------------
 
 
 @_variant("no_more_survivors_can_keep_their_ranks")
 def every_cycle_is_the_first(world: World) -> Placement:
-    """Sticky ranks are given out anew."""
+    """Sticky ranks are given out again."""
     return placed(replace(world, previous=()))
 
 
 @_variant("ranks_by_topology_forget_the_last_world")
 def every_rank_is_sticky(world: World) -> Placement:
-    """`ranks` is not looked at."""
+    """`ranks` is ignored."""
     return placed(_with_rules(world, ranks=Ranks.STICKY))
 
 
@@ -126,13 +126,13 @@ def those_with_fewest_survivors_stay(world: World) -> Placement:
 
 @_variant("nothing_possible_is_better")
 def infra_ranks_are_for_order_only(world: World) -> Placement:
-    """A node that came back is one of its domain like any other."""
+    """A node that came back is treated like any other of its domain."""
     return placed(replace(world, previous=tuple(_with_node(one, infra_rank=None) for one in world.previous)))
 
 
 @_variant("nothing_possible_is_better")
 def holes_have_no_domain(world: World) -> Placement:
-    """The rank of a node that is gone goes to the next of all."""
+    """The rank of a lost node goes to the next node of all domains."""
     here = by_name(world.arrived)
     last = [one if one.incarnation in here else _with_node(one, domain_id="nowhere") for one in world.previous]
     return placed(replace(world, previous=tuple(last)))
@@ -142,20 +142,20 @@ def holes_have_no_domain(world: World) -> Placement:
 
 
 @_variant("segments_are_within_one_domain", SEGMENTS)
-def segments_of_anybody(world: World) -> Placement:
+def segments_of_any_nodes(world: World) -> Placement:
     """Every node is a segment of its own."""
     return placed(_with_rules(world, segment=1))
 
 
 @_variant("units_train_whole", UNITS)
-def units_of_anybody(world: World) -> Placement:
-    """Nodes train whatever their unit."""
+def units_of_any_nodes(world: World) -> Placement:
+    """Nodes train without regard to their unit."""
     return placed(_with_rules(world, unit_size=1))
 
 
 @_variant("units_train_whole", UNITS[:1])
 def a_large_unit_is_two(world: World) -> Placement:
-    """What a unit has above its size is another unit."""
+    """The nodes of a unit above its size are another unit."""
     if world.rules.segment > 1:
         return placed(world)
     seen: Counter[str | None] = Counter()
@@ -169,7 +169,7 @@ def a_large_unit_is_two(world: World) -> Placement:
 
 @_variant("nothing_possible_is_better", UNITS[:1])
 def spare_units_have_no_domain(world: World) -> Placement:
-    """A unit is swapped for the next of all."""
+    """A unit is replaced by the next unit of all domains."""
     original = placement._fill
     with patch.object(placement, "_fill", lambda chosen, gone, *rest: original(chosen, {}, *rest)):
         return placed(world)
@@ -180,13 +180,13 @@ def spare_units_have_no_domain(world: World) -> Placement:
 
 @_variant("spares_are_spread_evenly", [NODES])
 def nothing_is_spread(world: World) -> Placement:
-    """`spread` is not looked at."""
+    """`spread` is ignored."""
     return placed(_with_rules(world, spread=Spread.NONE))
 
 
-@_variant("whoever_is_new_is_from_where_most_are_left", [NODES])
+@_variant("new_nodes_are_from_where_most_are_left", [NODES])
 def spread_in_turn(world: World) -> Placement:
-    """Domains give in turn, whatever they have left."""
+    """Domains give in turn, without regard to what they have left."""
     original = placement._share_out
 
     def share_out(count: int, free: Mapping[Any, int], spread: Spread, block: int) -> dict[Any, int]:
@@ -202,5 +202,5 @@ def spread_in_turn(world: World) -> Placement:
 
 @_variant("spreading_moves_no_survivor")
 def spread_anew(world: World) -> Placement:
-    """Where spares are to be spread, all who train are chosen anew."""
+    """With `spread`, all nodes that train are chosen again."""
     return placed(replace(world, previous=()) if world.rules.spread is Spread.DOMAINS else world)

@@ -1,4 +1,4 @@
-"""Small worlds to place, drawn by Hypothesis: who was in the last one, who of them is back, and who is new.
+"""Small worlds to place, drawn by Hypothesis: the nodes of the last world, those that are back, and new ones.
 
 Small enough that every possible placement can be tried, and no smaller: domains that are short of a node, segments
 and units that must move, spares of all kinds, worlds that shrink and grow.
@@ -80,12 +80,12 @@ class World:
 
     @property
     def last(self) -> tuple[Arrival, ...]:
-        """The last world, as far as the rules care about it."""
+        """The last world, as far as the rules use it."""
         return self.previous if self.rules.ranks is Ranks.STICKY else ()
 
     @property
     def survivors(self) -> list[str]:
-        """Nodes of the last world that are here."""
+        """Nodes of the last world that have arrived."""
         here = by_name(self.arrived)
         return [one.incarnation for one in self.last if one.incarnation in here]
 
@@ -101,7 +101,7 @@ def placed(world: World) -> Placement:
 def _tell(nodes: Sequence[Arrival]) -> str:
     """Nodes as `number:infra rank/domain/unit`."""
     facts = [(int(one.incarnation, 16), one.node) for one in nodes]
-    return " ".join(f"{number}:{info.infra_rank}/{info.domain_id}/{info.unit_id}" for number, info in facts) or "nobody"
+    return " ".join(f"{number}:{info.infra_rank}/{info.domain_id}/{info.unit_id}" for number, info in facts) or "none"
 
 
 # --- drawing ----------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class _Drawer:
         )
 
     def another_start(self, before: Arrival) -> Arrival:
-        """The same node as another process. Where there are no units it may be another machine, somewhere else."""
+        """The same node as another process. Without units, it may be another machine in another domain."""
         number, self.count = self.count, self.count + 1
         is_elsewhere = not self.rules.needs_unit and self.draw(st.booleans())
         domain = self.domain(None) if is_elsewhere else before.node.domain_id
@@ -171,7 +171,7 @@ def worlds(draw: st.DrawFn, kinds: Sequence[Kind] = KINDS) -> World:
     for before in previous[: kind.most_nodes]:
         fate = draw(st.sampled_from([STAYS, STAYS, COMES_BACK, IS_GONE]))
         arrived += [before] if fate is STAYS else [drawer.another_start(before)] if fate is COMES_BACK else []
-    # Not where the others are, or the holes of a domain would hardly ever be more than its spares.
+    # Not in the domains of the others: otherwise a domain would almost always have spares for all of its holes.
     drawer.domains = domains[: draw(st.integers(1, len(domains)))]
     for spare_unit in ("u8", "u9"):
         if len(arrived) + rules.block <= kind.most_nodes and draw(st.booleans()):

@@ -1,6 +1,6 @@
-"""Placements as `ftr explain` tells them: a roster beside each transcript, reviewed as a diff.
+"""Placements as `ftr explain` shows them: a roster beside each transcript, reviewed as a diff.
 
-A transcript's first line is the command; `FT_REWRITE=1` writes the rest anew.
+A transcript's first line is the command; `FT_REWRITE=1` writes the rest again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_transcript(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command, _, told = path.read_text().partition("\n")
+    command, _, expected = path.read_text().partition("\n")
     seen = run(command, monkeypatch)
     if os.environ.get("FT_REWRITE"):
         path.write_text(f"{command}\n{seen}")
         return
-    assert seen == told
+    assert seen == expected
 
 
 def test_every_roster_has_a_transcript() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ft_rendezvous.core.model import (
-    FORMAT,
+    STORE_FORMAT,
     AnyEvent,
     AnyRecord,
     Arrival,
@@ -54,7 +54,7 @@ ARRIVED = 1000
 texts = st.text(max_size=40)
 names = st.integers(0, 2**64 - 1).map(lambda n: f"{n:016x}")
 small = st.integers(0, 10_000)
-said = {"cycle_id": st.just(CYCLE), "incarnation": names, "v": st.just(FORMAT)}
+said = {"cycle_id": st.just(CYCLE), "incarnation": names, "v": st.just(STORE_FORMAT)}
 nodes = st.builds(
     NodeInfo,
     addr=texts,
@@ -147,7 +147,7 @@ def test_events_come_back(event: AnyEvent) -> None:
 @given(
     head=st.builds(
         Head,
-        v=st.just(FORMAT),
+        v=st.just(STORE_FORMAT),
         run_id=texts,
         epoch=names,
         settings=st.dictionaries(texts, texts, max_size=4),
@@ -211,8 +211,8 @@ BAD = [
     pytest.param(b"garbage", "does not decode", id="garbage"),
     pytest.param(b"\x00\x01\x02", "does not decode", id="binary"),
     pytest.param(b"\xff\xfe{", "does not decode", id="not UTF-8"),
-    pytest.param(b'["arrive",%d,"\xff"]' % FORMAT, "does not decode", id="not UTF-8 inside a string"),
-    pytest.param(b'["goodbye",%d,"\\ud800"]' % FORMAT, "does not decode", id="half a surrogate pair"),
+    pytest.param(b'["arrive",%d,"\xff"]' % STORE_FORMAT, "does not decode", id="not UTF-8 inside a string"),
+    pytest.param(b'["goodbye",%d,"\\ud800"]' % STORE_FORMAT, "does not decode", id="half a surrogate pair"),
     pytest.param(b"null", "does not decode", id="null"),
     pytest.param(b"[]", "does not decode", id="a list"),
     pytest.param(b"{}", "does not decode", id="an empty object"),
@@ -223,9 +223,9 @@ BAD = [
     pytest.param(altered(node=["x"]), "does not decode", id="a node without its pid"),
     pytest.param(b"x" * 5000, "5000 bytes, over the 4096", id="oversized"),
     pytest.param(altered(incarnation="x" * 5000), "over the 4096", id="oversized, and well formed"),
-    pytest.param(altered(v=1), f"format 1, this run speaks {FORMAT}", id="another version"),
+    pytest.param(altered(v=1), f"format 1, this run speaks {STORE_FORMAT}", id="another version"),
     pytest.param(
-        altered(v=1, extra=1, says="dance"), f"format 1, this run speaks {FORMAT}", id="another version's fields"
+        altered(v=1, extra=1, says="dance"), f"format 1, this run speaks {STORE_FORMAT}", id="another version's fields"
     ),
     pytest.param(altered(cycle_id=CYCLE + 1), f"written for cycle {CYCLE + 1}", id="a later cycle"),
     pytest.param(altered(cycle_id=CYCLE - 1), f"written for cycle {CYCLE - 1}", id="an earlier cycle"),
@@ -238,7 +238,7 @@ BAD = [
     pytest.param(b'{"a":1}', "does not decode", id="an object"),
     pytest.param(altered(node=[*json.loads(altered())[5], 1]), "does not decode", id="an unknown field of the node"),
     pytest.param(b'{"a":' + b"[" * 4000, "does not decode", id="nested too deep"),
-    pytest.param(b'["arrive",%d,' % FORMAT + b"[" * 4000, "does not decode", id="a field nested too deep"),
+    pytest.param(b'["arrive",%d,' % STORE_FORMAT + b"[" * 4000, "does not decode", id="a field nested too deep"),
     pytest.param(b'["arrive",1,' + b"[" * 4000, "", id="a node nested too deep"),
 ]
 
@@ -331,7 +331,9 @@ def test_a_head_that_is_none_says_that_the_endpoint_is_wrong(data: bytes) -> Non
 
 
 def test_a_head_of_another_version_names_both_versions_whatever_its_fields() -> None:
-    with pytest.raises(ConfigError, match=rf"format 7, this node {FORMAT}: install the same ft-rendezvous everywhere"):
+    with pytest.raises(
+        ConfigError, match=rf"format 7, this node {STORE_FORMAT}: install the same ft-rendezvous everywhere"
+    ):
         codec.decode_head(b'{"v":7,"name":"x"}')
 
 

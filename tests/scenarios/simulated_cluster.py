@@ -1,12 +1,12 @@
 """A run in one thread: a coordinator and nodes, driven step by step on any store that performs at once.
 
-Owns a clock that moves only when told, and plays each node's agent: it stops workers when they must stop, asks for
+It has a clock that moves only on command, and plays each node's agent: it stops workers when they must stop, asks for
 the next place, enters the exit barrier and says goodbye. Performs no blocking read before its key is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,12 @@ from ft_rendezvous.errors import FtError
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.journal import Entry
-from ft_rendezvous.protocol.ops import Check, Delete, Get, Store, perform_move
-from ft_rendezvous.protocol.participant import Changed, Flow, Participant, Place
+from ft_rendezvous.protocol.ops import Check, Delete, Get, Op, Rest, Routine, Store, perform_move
+from ft_rendezvous.protocol.participant import Participant, Place
 
 EPOCH = "0123456789abcdef"
 ENDLESS = 10_000
-"""Steps after which a cluster that does not come to rest is considered to be caught in a loop."""
+"""A cluster that does not come to rest after this many steps is in a loop."""
 
 
 @dataclass(slots=True)
@@ -43,16 +43,17 @@ class Node:
         self.place: Place | None = None
         self.outcome: Verdict | FtError | Outcome | None = None
         self.is_busy = False
-        """Its agent takes its time to stop the workers."""
+        """Its agent is slow to stop the workers."""
         self.is_frozen = False
         self.is_hung = False
         self.is_gone = False
         self.has_finished = False
         self.starts = 0
         self.next_beat_at = cluster.clock()
-        self._flow: Flow[Any] | None = None
-        self._watch: Generator[Any, Any, None] | None = None
-        self._awaits: Get | None = None
+        self._routine: Routine[Any] | None = None
+        self._watch: Routine[None] | None = None
+        self._awaits: Op | Rest | None = None
+        """What the watch asked for last."""
         self.participant = Participant(
             epoch=EPOCH,
             node=info,
@@ -73,14 +74,14 @@ class Node:
         self._ask()
 
     def finish(self) -> None:
-        """Its workers end well: into the exit barrier, as torch's agent does it."""
+        """Its workers end well: the node enters the exit barrier, as torch's agent does."""
         assert self.place is not None, f"{self.name} does not train"
         place, self.has_finished = self.place, True
         perform_move(self.store, self.participant.finish(place.cycle_id))
-        self._flow = self.participant.await_verdict()
+        self._routine = self.participant.await_verdict()
 
     def save(self) -> None:
-        """Its workers say that they have written a checkpoint."""
+        """Its workers report a checkpoint."""
         assert self.place is not None, f"{self.name} does not train"
         perform_move(self.store, self.participant.tell_checkpoint(self.place.cycle_id))
 
@@ -88,7 +89,9 @@ class Node:
         if self.participant.incarnation:
             perform_move(self.store, self.participant.goodbye(outcome, reason))
         if self.cluster.verdict is not None:
-            self.cluster.wake_at = self.cluster.clock()  # Nobody rings any more: a closed run is looked at often.
+            self.cluster.wake_at = (
+                self.cluster.clock()
+            )  # No bell rings any more: the coordinator looks often at a closed run.
         self.is_gone = True
 
     def kill(self) -> None:
@@ -109,28 +112,31 @@ class Node:
                 perform_move(self.store, self.participant.beat())
 
     def _listen(self) -> bool:
-        if self._awaits is None or self._watch is None or not self.cluster.exists(self._awaits.key):
+        if isinstance(self._awaits, Rest):
+            self._advance_watch(None)
+            return not isinstance(self._awaits, Rest)
+        if not isinstance(self._awaits, Get) or not self.cluster.exists(self._awaits.key):
             return False
         self._advance_watch(self.store.perform(self._awaits))
         return True
 
     def _speak(self) -> bool:
-        """Carry the flow until it ends or waits for a change."""
-        if self._flow is None:
+        """Run the routine until it ends or waits for a change."""
+        if self._routine is None:
             return False
         reply, did_anything = None, False
         while True:
             try:
-                op = self._flow.send(reply)
+                op = self._routine.send(reply)
             except StopIteration as stop:
-                self._flow = None
+                self._routine = None
                 self._take(stop.value)
                 return True
             except FtError as error:
-                self._flow, self.outcome, self.is_gone = None, error, True
+                self._routine, self.outcome, self.is_gone = None, error, True
                 self.cluster.tell(self, error)
                 return True
-            if isinstance(op, Changed):
+            if isinstance(op, Rest):
                 return did_anything
             reply, did_anything = self.store.perform(op), True
 
@@ -147,7 +153,7 @@ class Node:
 
     def _ask(self) -> None:
         self.place = None
-        self._flow = self.participant.next_place()
+        self._routine = self.participant.next_place()
 
     def _take(self, result: Place | Verdict | Drained) -> None:
         if isinstance(result, Drained):
@@ -191,11 +197,11 @@ class Cluster:
     on_entry: Callable[[Entry], None] = lambda _: None
     on_news: Callable[[Node, Place | Verdict | FtError], None] = lambda _node, _news: None
     store_for: Callable[[str], Store] | None = None
-    """A node's own connection, where it is not the coordinator's."""
+    """A node's own connection, if it is not the coordinator's."""
     clock: Clock = field(default_factory=Clock)
     nodes: dict[str, Node] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    """Who is who, by incarnation."""
+    """The name of each node, by incarnation."""
     pids: int = 0
 
     def __post_init__(self) -> None:
@@ -242,7 +248,7 @@ class Cluster:
     # --- time ---------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let everybody act until nobody can without time passing."""
+        """Let all nodes act until none can act before time passes."""
         for _ in range(ENDLESS):
             did_node = [node.step() for node in list(self.nodes.values())]
             if not (self._coordinate() or any(did_node)):

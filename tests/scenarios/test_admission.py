@@ -1,4 +1,4 @@
-"""Who is let in: whoever says what the run must know; of several at once, by order of arrival, never of reading."""
+"""Which nodes are admitted: those that say what the run must know. The order of arrival counts, not that of reading."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = RunSettings(run_id="r", min_nodes=2, max_nodes=4)
 
 
 def arrive(node: Node) -> None:
-    """Let a node write its arrival without the coordinator looking."""
+    """Let a node write its arrival before the coordinator looks."""
     while node.step():
         pass
 
@@ -29,7 +29,7 @@ def arrive(node: Node) -> None:
 def test_two_claims_to_one_infra_rank_that_are_read_together_are_settled_by_their_order(
     skipped_pids: int, where: str
 ) -> None:
-    """Logs are read shard by shard; which shard a node writes to is chance, here the chance of its pid."""
+    """Logs are read shard by shard. The shard of a node is random; here it depends on the pid."""
     cluster = Cluster(SETTINGS, SimStore())
     cluster.pids = skipped_pids
     first = cluster.join("first", infra_rank=7, addr="gpu7")
@@ -43,7 +43,7 @@ def test_two_claims_to_one_infra_rank_that_are_read_together_are_settled_by_thei
     assert isinstance(goes.outcome, Refused)
 
 
-def test_a_goodbye_frees_an_infra_rank_for_whoever_comes_after_it_though_both_are_read_together() -> None:
+def test_a_goodbye_frees_an_infra_rank_for_a_later_node_even_if_both_are_read_together() -> None:
     cluster = Cluster(SETTINGS, SimStore())
     for number, name in enumerate(("a", "b", "c")):
         cluster.join(name, infra_rank=number)
@@ -63,7 +63,7 @@ NEEDY = [
     pytest.param({"unit_size": 2, "segment": 2}, "domain", id="domain of a unit"),
     pytest.param({"unit_size": 2, "segment": 2}, "unit", id="unit of a domain"),
 ]
-"""Rules, and what of a node they must know."""
+"""Rules, and the name that they need of a node."""
 
 
 def join_vaguely(cluster: Cluster, lacking: str) -> Node:
@@ -81,7 +81,7 @@ def join_pair(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize(("rules", "lacking"), NEEDY)
 @pytest.mark.parametrize("comes", ["first", "last"])
-def test_a_node_that_does_not_say_where_it_is_is_refused_by_name_and_disturbs_nobody(
+def test_a_node_without_a_needed_name_is_refused_and_disturbs_no_other(
     rules: dict[str, Any], lacking: str, comes: str
 ) -> None:
     cluster = Cluster(RunSettings(run_id="r", min_nodes=2, max_nodes=4, **rules), SimStore())
@@ -94,7 +94,7 @@ def test_a_node_that_does_not_say_where_it_is_is_refused_by_name_and_disturbs_no
     cluster.advance(2 * SETTINGS.beat_s)
     assert isinstance(vague.outcome, Refused)
     name = f"infra rank 0 at gpu0 pid {vague.participant.node.pid}"
-    assert vague.outcome.reason == f"{name} has no {lacking}, and this run needs one: see docs/placement.md"
+    assert vague.outcome.reason == f"{name} has no {lacking}, and this run needs one: see ftr docs placement"
     assert [node.name for node in cluster.training] == ["a", "b"]
     assert cluster.coordinator.cycle_id == 1
 
@@ -112,7 +112,7 @@ def test_a_node_that_was_refused_may_come_back_and_say_where_it_is(rules: dict[s
 
 
 @pytest.mark.parametrize("lacking", ["domain", "unit"])
-def test_a_node_that_does_not_say_where_it_is_is_welcome_where_nobody_needs_to_know(lacking: str) -> None:
+def test_a_node_without_a_name_is_admitted_if_the_rules_do_not_need_it(lacking: str) -> None:
     cluster = Cluster(SETTINGS, SimStore())
     join_vaguely(cluster, lacking)
     join_pair(cluster)

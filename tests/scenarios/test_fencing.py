@@ -1,4 +1,4 @@
-"""The moment between a coordinator's look at the beats and its fence, which a real coordinator cannot close."""
+"""The time between the coordinator's look at the beats and its fence. A real coordinator cannot make it zero."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.errors import Refused
+from ft_rendezvous.protocol import operations
 from ft_rendezvous.protocol.ops import MultiGet, perform_move
 from ft_rendezvous.protocol.participant import Place
 from tests.scenarios.simulated_cluster import Cluster
@@ -26,7 +27,7 @@ def running_cluster() -> Cluster:
 
 
 def fence_while(cluster: Cluster, meanwhile: Any) -> None:
-    """One tick of the coordinator, with something happening right after it has read the beats."""
+    """One tick of the coordinator. `meanwhile` is called right after it has read the beats."""
     tick = cluster.coordinator.tick()
     reply: Any = None
     while True:
@@ -42,12 +43,12 @@ def fence_while(cluster: Cluster, meanwhile: Any) -> None:
 
 @pytest.fixture
 def fenced_late() -> Cluster:
-    """Node b was silent for a lease; its beat lands between the look that finds it dead and the fence."""
+    """Node b was silent for a lease. Its beat arrives between the look that finds it dead and the fence."""
     cluster = running_cluster()
     late = cluster.nodes["b"]
     late.is_frozen = True
-    cluster.advance(SETTINGS.beat_s)  # Whatever it did before has been seen by now.
-    due_at = cluster.coordinator.registry.leases.leases[late.participant.incarnation].seen_at + SETTINGS.lease_s
+    cluster.advance(SETTINGS.beat_s)  # The coordinator has seen everything it did before.
+    due_at = cluster.coordinator.membership.leases.leases[late.participant.incarnation].seen_at + SETTINGS.lease_s
     cluster.advance(due_at - cluster.clock() - SETTINGS.beat_s / 4)
     assert late.participant.incarnation not in cluster.coordinator.roster.fenced
     cluster.clock.now = due_at
@@ -59,7 +60,7 @@ def fenced_late() -> Cluster:
 
 
 def test_a_node_fenced_at_the_last_moment_trusts_its_place_no_longer_than_a_lease(fenced_late: Cluster) -> None:
-    """Guarantee `fenced_nodes_stop`: even if it is cut off right then and never hears of its fence."""
+    """Guarantee `fenced_nodes_stop`: also if the node is cut off at that moment and never learns of its fence."""
     late = fenced_late.nodes["b"]
     fenced_late.advance(SETTINGS.lease_s)
     assert not late.participant.is_trusted()
@@ -81,7 +82,7 @@ def test_the_place_of_a_fenced_node_is_given_away_at_once(fenced_late: Cluster) 
     assert {name: place.rank for name, place in places.items() if isinstance(place, Place)} == {"a": 0, "s": 1}
 
 
-def test_a_beat_that_a_fenced_node_brings_back_is_cleaned_up() -> None:
+def test_a_late_beat_of_a_fenced_node_does_not_bring_its_counter_back() -> None:
     cluster = running_cluster()
     store = cluster.store
     assert isinstance(store, SimStore)
@@ -91,6 +92,22 @@ def test_a_beat_that_a_fenced_node_brings_back_is_cleaned_up() -> None:
     dead_beat = cluster.coordinator.keys.beat(late.participant.incarnation)
     assert dead_beat not in store.data
     perform_move(store, late.participant.beat())
+    assert late.participant.pulse.is_fenced
+    assert dead_beat not in store.data
+
+
+def test_a_first_beat_that_comes_after_the_fence_is_cleaned_up() -> None:
+    """A first beat expects no counter, so it makes one, even after the coordinator has ended the incarnation."""
+    cluster = running_cluster()
+    store = cluster.store
+    assert isinstance(store, SimStore)
+    late = cluster.nodes["b"]
+    late.is_frozen = True
+    cluster.advance(SETTINGS.lease_s + 1)
+    incarnation = late.participant.incarnation
+    dead_beat = cluster.coordinator.keys.beat(incarnation)
+    assert dead_beat not in store.data
+    perform_move(store, operations.beat(cluster.coordinator.keys, incarnation, 0, 1))
     assert dead_beat in store.data
     late.kill()
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""What people, workers and settings ask for: drains, restarts, closes, budgets, quarantine, unfit nodes."""
+"""Requests of operators and workers, and limits in settings: drains, restarts, closes, budgets, quarantine, health."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def seats(cluster: Cluster) -> dict[str, int]:
 
 
 def fail(node: Node, after_s: float, reason: str = "exit code 1") -> None:
-    """Its workers fail, and somebody watched."""
+    """Its workers fail, and its agent has watched them."""
     node.participant.worker_exit = WorkerExit(reason, rank=0, exit_code=1, after_s=after_s)
     node.fail()
 
@@ -71,21 +71,21 @@ def test_a_drained_node_goes_when_a_spare_has_its_rank() -> None:
     cluster.advance(2.0)
     assert seats(cluster) == {"n0": 0, "n2": 1}
     assert cluster.nodes["n1"].outcome == Outcome.DRAINED
-    assert cluster.coordinator.registry.ledger.charged == 0
+    assert cluster.coordinator.membership.ledger.charged == 0
 
 
 def test_a_drain_opens_the_next_cycle_at_a_checkpoint() -> None:
     cluster = run_of(2, 1, drain_grace_s=1000.0)
     first = cluster.nodes["n0"]
     perform_move(first.store, first.participant.tell_checkpoint(1))
-    assert first.participant.told_checkpoint == 0, "nobody waits for it: it costs nothing"
+    assert first.participant.told_checkpoint == 0, "no cycle waits for it: it costs nothing"
     drain(cluster, "n1")
     perform_move(first.store, first.participant.tell_checkpoint(1))
     cluster.settle()
     assert seats(cluster) == {"n0": 0, "n2": 1}
 
 
-def test_a_spare_that_drains_goes_at_once_and_disturbs_nobody() -> None:
+def test_a_spare_that_drains_leaves_at_once_and_disturbs_no_other() -> None:
     cluster = run_of(2, 1)
     drain(cluster, "n2")
     assert cluster.nodes["n2"].outcome == Outcome.DRAINED
@@ -138,7 +138,7 @@ def test_a_spare_that_comes_later_makes_a_drain_possible() -> None:
 
 
 def test_a_drained_spare_does_not_end_a_run_that_loses_a_node_later() -> None:
-    """It had no place: whoever is missing now was lost, and may be replaced."""
+    """It had no place. The node that is missing now was lost, and may be replaced."""
     cluster = run_of(2, 1, lease_s=4.0)
     drain(cluster, "n2")
     cluster.nodes["n1"].kill()
@@ -158,8 +158,8 @@ def test_a_run_that_ends_within_the_grace_of_a_drain_that_is_covered_has_succeed
     assert str(cluster.verdict) == "succeeded"
 
 
-def test_a_node_that_asked_to_go_does_not_come_back_though_nobody_heard_it() -> None:
-    """It lost its lease and does not know yet: its request comes from an incarnation that is over."""
+def test_a_node_that_asked_to_drain_does_not_come_back_even_if_the_request_is_lost() -> None:
+    """It has lost its lease and does not know it yet: its request comes from an incarnation that is over."""
     cluster = run_of(2, 1, lease_s=4.0)
     node = cluster.nodes["n1"]
     node.is_frozen = True
@@ -223,7 +223,7 @@ def test_an_operator_drains_a_node_by_its_infra_rank() -> None:
     ask(cluster, RequestKind.DRAIN, target="0")
     cluster.advance(1.0)
     assert seats(cluster) == {"n2": 0, "n1": 1}
-    ask(cluster, RequestKind.DRAIN, target="nobody")
+    ask(cluster, RequestKind.DRAIN, target="unknown")
     assert cluster.coordinator.view.called is None
 
 
@@ -250,23 +250,23 @@ def test_a_restart_that_would_end_the_run_is_refused() -> None:
 
 def test_the_verdict_is_told_before_it_is_announced_and_a_loss_is_no_workers_failure() -> None:
     cluster = run_of(2, 0, lease_s=4.0, join_s=20.0)
-    told: list[tuple[str, object, bool]] = []
-    cluster.coordinator.on_close = lambda verdict, _cycle_id, first: told.append(
+    verdicts: list[tuple[str, object, bool]] = []
+    cluster.coordinator.on_close = lambda verdict, _cycle_id, first: verdicts.append(
         (verdict.kind, first, cluster.coordinator.view.closed is None)
     )
     cluster.nodes["n1"].kill()
     fail(cluster.nodes["n0"], 5.0, "connection reset")
     cluster.advance(40.0)
-    assert told == [(VerdictKind.FAILED, None, True)]
+    assert verdicts == [(VerdictKind.FAILED, None, True)]
 
 
-def test_a_worker_restarts_the_group_and_nobody_is_blamed() -> None:
+def test_a_worker_restarts_the_group_and_no_node_is_blamed() -> None:
     cluster = run_of(2, 0, max_cycles=1)
     node = cluster.nodes["n1"]
     perform_move(node.store, node.participant.ask(RequestKind.RESTART, "NaN"))
     cluster.settle()
     assert cluster.coordinator.cycle_id == 2
-    assert cluster.coordinator.registry.ledger.charged == 0
+    assert cluster.coordinator.membership.ledger.charged == 0
 
 
 def test_a_node_cannot_close_the_run() -> None:
@@ -277,8 +277,8 @@ def test_a_node_cannot_close_the_run() -> None:
     assert cluster.verdict is None
 
 
-def test_failures_after_a_restart_was_asked_for_are_held_against_nobody() -> None:
-    """Peers of workers that are being stopped fail of it."""
+def test_no_node_is_charged_for_failures_after_a_requested_restart() -> None:
+    """Workers fail because their peers are being stopped."""
     cluster = run_of(2, 0, max_cycles=1, crash_loop=1)
     for node in cluster.nodes.values():
         node.is_busy = True
@@ -291,7 +291,7 @@ def test_failures_after_a_restart_was_asked_for_are_held_against_nobody() -> Non
         node.is_busy = False
     cluster.advance(1.0)
     assert seats(cluster) == {"n0": 0, "n1": 1}
-    assert cluster.coordinator.registry.ledger.charged == 0
+    assert cluster.coordinator.membership.ledger.charged == 0
 
 
 def test_a_reason_that_is_no_text_is_told_as_far_as_it_is() -> None:
@@ -314,7 +314,7 @@ def test_the_runs_budget_is_spent_by_failures_and_told_with_the_first_of_them() 
     fail(cluster.nodes["n0"], 5.5, "connection reset")
     cluster.advance(1.0)
     assert str(cluster.verdict) == (
-        "failed(max_cycles=2: so many cycles ended because workers failed; "
+        "failed(max_cycles=2: this many cycles ended because workers failed; "
         "first failure: infra rank 1 at n1 pid 2 (rank 0) in cycle 2: exit code 17)"
     )
 
@@ -325,7 +325,7 @@ def test_a_lost_node_is_not_charged_though_its_peers_failed_of_it() -> None:
     fail(cluster.nodes["n0"], 5.0, "connection reset")
     cluster.advance(8.0)
     assert seats(cluster) == {"n0": 0, "n2": 1}
-    assert cluster.coordinator.registry.ledger.charged == 0
+    assert cluster.coordinator.membership.ledger.charged == 0
 
 
 def test_a_node_that_leaves_in_between_is_not_charged_either() -> None:
@@ -392,7 +392,7 @@ def test_an_unfit_node_does_not_join_and_a_member_leaves() -> None:
     assert cluster.coordinator.roster.unhealthy == {"infra rank 9": "infra rank 9 at stranger pid 5: GPU 3 is gone"}
     fail(cluster.nodes["n0"], 50.0)
     cluster.advance(1.0)
-    assert len(seats(cluster)) == 2, "who is not needed does not matter"
+    assert len(seats(cluster)) == 2, "a node that is not needed does not matter"
     member = cluster.nodes["n1"]
     perform_move(member.store, member.participant.withdraw("NIC down"))
     member.kill()

@@ -1,18 +1,18 @@
-"""Transcripts of whole runs, reviewed as diffs: `FT_REWRITE=1 pytest tests/scenarios` writes them anew.
+"""Transcripts of whole runs, reviewed as diffs. `FT_REWRITE=1 pytest tests/scenarios` writes them again.
 
-A scenario is a text file of blocks: commands, a line `----`, and what followed from them, up to an empty line.
+A scenario is a text file of blocks. A block is some commands, a line `----`, and the transcript of what they cause.
 
     nodes 3:4 [key=value ...]         start a run; keys are those of --rdzv-conf
     join a [infra=0] [addr=x] [domain=d] [unit=u] [settings=other]     or several: join a b c
     fail a | finish a | finish all    workers end
     kill a | freeze a | thaw a        SIGKILL, SIGSTOP, SIGCONT
-    spend a | leave a                 the agent goes: no restarts left, or a signal
-    busy a | ready a                  the agent takes its time to stop workers, then is done
-    hang a | wake a                   it beats and hears, but does nothing; then it does
-    save a                            its workers say that they have written a checkpoint
+    spend a | leave a                 the agent leaves: it has no restarts left, or got a signal
+    busy a | ready a                  the agent begins, then ends, a slow stop of its workers
+    hang a | wake a                   the node beats but does nothing; then it continues
+    save a                            its workers report a checkpoint
     ghost                             a node counts its arrival and dies before it writes the record
     advance 6s                        let time pass
-    seats                             who trains with which rank
+    seats                             show which node trains with which rank
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MUST_REWRITE = os.environ.get("FT_REWRITE") == "1"
 
 
 class Stage:
-    """Performs a scenario's commands and writes down what follows."""
+    """Performs the commands of a scenario and writes the transcript."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -80,7 +80,6 @@ class Stage:
             max_nodes=int(high or low),
             conf=conf,
             env={},
-            is_node=False,
         ).run
         self._cluster = Cluster(settings, SimStore(), self._tell_entry, self._tell_news)
 
@@ -123,12 +122,12 @@ class Stage:
         return self.cluster.names.get(incarnation, incarnation)
 
     def _tell_entry(self, entry: journal.Entry) -> None:
-        told = self._describe(entry)
-        if told is not None:
-            self.lines.append(f"coordinator: {told}")
+        text = self._describe(entry)
+        if text is not None:
+            self.lines.append(f"coordinator: {text}")
 
     def _describe(self, entry: journal.Entry) -> str | None:
-        """What a reader of the story wants to know; the nodes tell the rest themselves."""
+        """The entry as one line, or None: the lines of the nodes show the rest."""
         match entry:
             case journal.CycleOpened():
                 return f"opens cycle {entry.cycle_id}: {entry.why}"
@@ -147,7 +146,7 @@ class Stage:
             case journal.NodeUnhealthy():
                 return f"hears that {entry.node} is unhealthy: {entry.reason}"
             case journal.CyclePlaced():
-                return f"places cycle {entry.cycle_id}: {entry.summary}"
+                return f"places cycle {entry.cycle_id}: {entry.counts}; {entry.effect}"
             case journal.CycleCalled(nodes=()):
                 return f"asks for a checkpoint: {entry.reason}"
             case journal.CycleCalled():
@@ -155,7 +154,7 @@ class Stage:
             case journal.WorkersEnded():
                 return f"hears of a failure: {entry.failure}"
             case journal.CycleSettled():
-                return f"settles cycle {entry.cycle_id}: {entry.first or 'nobody is to blame'}"
+                return f"settles cycle {entry.cycle_id}: {entry.first or 'no node is to blame'}"
             case journal.RecordRefused():
                 return f"refuses a record: {entry.record.reason}"
             case journal.RunEnded():
@@ -175,7 +174,7 @@ class Stage:
 
     def _tell_seats(self) -> None:
         seats = [f"{node.place.rank}={node.name}" for node in self.cluster.training if node.place]
-        self.lines.append(f"seats: {' '.join(seats) or 'nobody trains'}")
+        self.lines.append(f"seats: {' '.join(seats) or 'no node trains'}")
 
 
 def blocks_of(text: str) -> Iterator[tuple[list[str], list[str]]]:

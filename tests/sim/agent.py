@@ -16,6 +16,7 @@ from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.ops import Op
 from ft_rendezvous.protocol.participant import Participant, Place
+from ft_rendezvous.store.worker_store import Bootstrap
 from tests.sim.faults import Ending
 from tests.sim.kernel import Connection, Delays, Process, Routine, Sleep, Thread
 from tests.sim.link import SimLink
@@ -49,6 +50,8 @@ class SimNode(Process):
         self.born_at = world.kernel.now
         self.delays = Delays(typical_s=world.kernel.rng.choice((2e-4, 1e-3, 5e-3)))
         self.link: SimLink | None = None
+        self.ports = world.ports[info.addr]
+        self.bootstrap = Bootstrap(self.ports.listen, lambda listener: listener)
         self.lives = 0
         self._greeted: View | None = None
         self.is_training = False
@@ -87,6 +90,7 @@ class SimNode(Process):
 
     def _next_place(self) -> Routine:
         yield from self._join()
+        self.bootstrap.retire()
         result = yield from self._link.run(self._link.participant.next_place())
         if isinstance(result, Verdict):
             self.world.eyes.hears_verdict(self, result)
@@ -125,13 +129,15 @@ class SimNode(Process):
             lease_s=self.world.settings.lease_s,
             clock=self.clock,
             new_incarnation=lambda: self.world.new_incarnation(self),
-            hold_bootstrap=lambda cycle_id: 20000 + cycle_id,
+            hold_bootstrap=self.bootstrap.hold,
             greeted=self._greeted,
         )
 
     def _train(self, link: SimLink, place: Place) -> Routine:
         """Run the workers of one cycle. True if they ended well."""
         self.is_training = True
+        if place.rank == 0:
+            self.bootstrap.serve()
         self.world.eyes.takes_place(self, place)
         workers = self.world.workers
         plan, seated_at = workers.plan(place), self.clock()

@@ -100,6 +100,7 @@ class Checker:
     # What agents saw and did.
     def beat_answered(self, incarnation: str, is_renewed: bool, called_at: float) -> None: ...
     def hears(self, incarnation: str, event: AnyEvent) -> None: ...
+    def begins_anew(self, node: SimNode) -> None: ...
     def takes_place(self, node: SimNode, place: Place) -> None: ...
     def asks_whether_to_stop(self, node: SimNode, place: Place, must_stop: bool) -> None: ...
     def workers_end(self, node: SimNode, place: Place, ending: Ending) -> None: ...
@@ -650,6 +651,38 @@ class nobody_gives_up_on_a_live_store(Checker):
             self.fail(f"{node.name} gave up: {error}")
 
 
+class worker_stores_are_new(Checker):
+    """The workers of one cycle cannot reach the store of another: no address is named by two seals, and rank 0 serves
+    the address that was named."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._named: dict[tuple[str, int], int] = {}
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        address = (event.master_addr, event.master_port)
+        other = self._named.setdefault(address, event.cycle_id)
+        if other != event.cycle_id:
+            self.fail(f"the workers of cycles {other} and {event.cycle_id} meet at {address}")
+
+    def takes_place(self, node: SimNode, place: Place) -> None:
+        if place.rank == 0 and place.master_port not in node.ports.open:
+            self.fail(f"{node.name} has rank 0 in cycle {place.cycle_id} and does not serve port {place.master_port}")
+
+
+class resets_cost_nothing(Checker):
+    """A node whose connections break, and that is healthy otherwise, connects again and keeps its incarnation."""
+
+    def begins_anew(self, node: SimNode) -> None:
+        host, server, settings = self._world.host.process, self._world.server, self._settings
+        # A node is called deaf after two leases, and learns of it with its next beat.
+        since = self._now - 3 * settings.lease_s - 2 * settings.beat_s
+        is_disturbed = node.is_cut_off or host.is_paused or server.is_paused
+        was_disturbed = max(node.disturbed_at, node.delays.spikes_until, host.disturbed_at) >= since
+        if not (is_disturbed or was_disturbed):
+            self.fail(f"{node.name} begins a new incarnation, and nothing happened to it but a reset")
+
+
 class keys_are_bounded(Checker):
     """The store holds what the last cycles and the nodes of a run need, however long it lasts."""
 
@@ -810,6 +843,8 @@ ALL: tuple[type[Checker], ...] = (
     no_live_node_is_dropped,
     nobody_waits_for_a_deleted_event,
     nobody_gives_up_on_a_live_store,
+    resets_cost_nothing,
+    worker_stores_are_new,
     keys_are_bounded,
     nothing_said_is_lost,
     nothing_throws,

@@ -131,8 +131,12 @@ class Faults:
             self.pause_between_events: 5,
             self.slow_down: 5,
             self.cut: 5,
+            self.cut_again_and_again: 3,
+            self.partition: 5,
             self.pause_coordinator: 3,
             self.pause_coordinator_at_a_call: 3,
+            self.stall_server: 3,
+            self.stall_host: 3,
             self.start_twice: 2,
             self.restart: 3,
             self.start_impostor: 1,
@@ -206,6 +210,40 @@ class Faults:
                 self._world.tell(node.name, f"loses its connection {connection.name}")
                 connection.cut(loses_sent=self._rng.random() < 0.5)
 
+    def cut_again_and_again(self) -> None:
+        """A link that is reset for a while, several times per second."""
+        node = self._victim()
+        if node is not None:
+            every_s = self._rng.choice((0.02, 0.1, 0.5))
+            until = self._kernel.now + self._rng.uniform(0.5, 1.5 * self._lease_s)
+            self._world.tell(node.name, f"loses its connections every {every_s:g} s")
+            self._cut_all(node, every_s, until)
+
+    def _cut_all(self, node: SimNode, every_s: float, until: float) -> None:
+        if node.is_dead or self._world.is_healed or self._kernel.now >= until:
+            return
+        node.disturbed_at = self._kernel.now
+        for connection in node.connections:
+            if not connection.is_broken:
+                connection.cut(loses_sent=self._rng.random() < 0.5)
+        self._kernel.at(self._kernel.now + every_s, self._cut_all, node, every_s, until)
+
+    def partition(self) -> None:
+        """Packets between a node and the store are lost without a word, one way or both ways."""
+        node = self._victim()
+        if node is not None and not node.is_cut_off:
+            is_out, is_in = self._rng.choice(((True, True), (True, True), (True, False), (False, True)))
+            way = "both ways" if is_out and is_in else "on the way out" if is_out else "on the way in"
+            cut_s = self._pause_s()
+            self._world.tell(node.name, f"is cut off {way} for {cut_s:.3f} s")
+            node.cut_off(is_out, is_in)
+            self._kernel.at(self._kernel.now + cut_s, self._end_partition, node)
+
+    def _end_partition(self, node: SimNode) -> None:
+        if node.is_cut_off and not node.is_dead:
+            self._world.tell(node.name, "is reachable again")
+            node.reconnect()
+
     def terminate(self) -> None:
         node = self._victim()
         if node is not None:
@@ -276,6 +314,25 @@ class Faults:
         pause_s, with_server = self._pause_s(), self._rng.random() < 0.5
         self._trap(self._world.host.process, lambda: self._stop_host(pause_s, with_server))
 
+    def stall_server(self) -> None:
+        """The store does not answer, and the coordinator beside it is alive."""
+        server, stall_s = self._world.server, self._pause_s()
+        if not server.is_paused and not server.is_dead:
+            self._world.tell("store", f"stalls for {stall_s:.3f} s")
+            self._world.host.process.disturbed_at = self._kernel.now + stall_s
+            server.pause()
+            self._kernel.at(self._kernel.now + stall_s, self._end_stall)
+
+    def _end_stall(self) -> None:
+        server = self._world.server
+        if server.is_paused and not self._world.host.process.is_paused:
+            self._world.tell("store", "answers again")
+            server.resume()
+
+    def stall_host(self) -> None:
+        """The whole machine of the host stands still, for half a lease to five leases."""
+        self._stop_host(self._rng.uniform(0.5, 5.0) * self._lease_s, with_server=True)
+
     def _stop_host(self, pause_s: float, with_server: bool) -> None:
         process, server = self._world.host.process, self._world.server
         if process.is_paused or process.is_dead:
@@ -330,6 +387,8 @@ class Faults:
         for node in self._world.nodes:
             node.trap = None
             node.delays.spikes_until = 0.0
+            self._end_partition(node)
             self._go_on(node)
         self._world.host.process.trap = None
         self.resume_host()
+        self._end_stall()

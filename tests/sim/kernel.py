@@ -178,6 +178,12 @@ class Process:
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.connections: list[Connection] = []
         self.trap: Trap | None = None
+        self.held_out: list[tuple[Connection, Callable[..., None], tuple[Any, ...]]] | None = None
+        """What the network keeps back on the way to the server; None: the way is free."""
+        self.held_in: list[tuple[Connection, Callable[..., None], tuple[Any, ...]]] | None = None
+        """The same for the way back."""
+        self.disturbed_at = float("-inf")
+        """When something last happened to this process that may cost it its lease."""
 
     def clock(self) -> float:
         return self.offset_s + self.kernel.now * self.rate
@@ -209,12 +215,36 @@ class Process:
         elif not self.is_dead:
             act(*args)
 
+    @property
+    def is_cut_off(self) -> bool:
+        return self.held_out is not None or self.held_in is not None
+
+    def cut_off(self, is_out: bool, is_in: bool) -> None:
+        """A silent partition: packets are lost, and sent again by the network when it heals."""
+        self.held_out = [] if is_out else None
+        self.held_in = [] if is_in else None
+
+    def reconnect(self) -> None:
+        """The partition heals. What was held arrives, unless its connection was closed meanwhile."""
+        if not self.is_cut_off:
+            return
+        held_out, held_in = self.held_out or [], self.held_in or []
+        self.held_out = self.held_in = None
+        self.disturbed_at = self.kernel.now
+        for connection, act, args in held_out:
+            if not connection.is_broken:
+                connection.send_out(act, *args)
+        for connection, act, args in held_in:
+            if not connection.is_broken:
+                connection.send_back(act, *args)
+
     def pause(self) -> None:
         self.is_paused, self.paused_at = True, self.kernel.now
 
     def resume(self) -> None:
         if self.is_paused:
             self.is_paused, self.resumed_at = False, self.kernel.now
+            self.disturbed_at = self.kernel.now
             backlog, self.backlog = self.backlog, []
             for act, args in backlog:
                 self.kernel.soon(self.deliver, act, *args)
@@ -350,22 +380,25 @@ class Connection:
             error = StoreUnavailable(self.name, "the connection is lost", is_refused=self.is_refused)
             kernel.soon(thread.resume, ticket, None, error)
             return
-        arrives_at = self.next_arrival(self.delays.draw(kernel))
         kind = type(op)
         if kind in _UNACKNOWLEDGED:
             if isinstance(op, MultiSet) and len(op.keys) > 1 and kernel.random() < TORN:
-                kernel.at(arrives_at, self.server.take, self, self._apply_part, op)
-                arrives_at = self.next_arrival(kernel.random() * TORN_S)
-                kernel.at(arrives_at, self.server.take, self, self.server.store.apply, op)
+                self.send_out(self._apply_part, op)
+                self.send_out(self.server.store.apply, op, delay_s=kernel.random() * TORN_S)
             else:
-                kernel.at(arrives_at, self.server.take, self, self._apply, op)
+                self.send_out(self._apply, op)
             kernel.soon(thread.resume, ticket, None)
             return
         self._caller = (thread, ticket)
-        if kind is Get or kind is MultiGet:
-            kernel.at(arrives_at, self.server.take, self, self._wait, op)
-        else:
-            kernel.at(arrives_at, self.server.take, self, self._answer, op)
+        self.send_out(self._wait if kind is Get or kind is MultiGet else self._answer, op)
+
+    def send_out(self, act: Callable[..., Any], op: Op, delay_s: float | None = None) -> None:
+        """Send to the server, unless a partition holds it."""
+        if self.process.held_out is not None:
+            self.process.held_out.append((self, act, (op,)))
+            return
+        arrives_at = self.next_arrival(self.delays.draw(self._kernel) if delay_s is None else delay_s)
+        self._kernel.at(arrives_at, self.server.take, self, act, op)
 
     def _apply(self, op: Op) -> Any:
         reply = self.server.store.apply(op)
@@ -403,10 +436,15 @@ class Connection:
         """The client heard that its keys exist and asks for their values."""
         if self.is_broken:
             return
-        arrives_at = self.next_arrival(self.delays.draw(self._kernel))
-        self._kernel.at(arrives_at, self.server.take, self, self._answer, op)
+        self.send_out(self._answer, op)
 
     def _reply(self, act: Callable[..., None], *args: Any) -> None:
+        if self.process.held_in is not None:
+            self.process.held_in.append((self, act, args))
+        else:
+            self.send_back(act, *args)
+
+    def send_back(self, act: Callable[..., None], *args: Any) -> None:
         kernel = self._kernel
         self._replies_at = max(self._replies_at, kernel.now + self.delays.draw(kernel))
         kernel.at(self._replies_at, self.process.deliver, act, *args)

@@ -153,6 +153,10 @@ class Eyes:
         elif type(op) is Get and "/event/" in op.key and reply:
             self._tell("hears", connection.serves, decode_event(reply))
 
+    def begins_anew(self, node: SimNode) -> None:
+        self.world.tell(node.name, "begins a new incarnation")
+        self._tell("begins_anew", node)
+
     def takes_place(self, node: SimNode, place: Place) -> None:
         self.world.tell(node.name, f"trains in cycle {place.cycle_id} as rank {place.rank} of {place.world_size}")
         self.world.places_taken += 1

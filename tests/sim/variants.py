@@ -37,8 +37,9 @@ from ft_rendezvous.core.next_cycle import Grow, Growth, MoveDecision, decide_mov
 from ft_rendezvous.core.next_cycle import World as SealedWorld
 from ft_rendezvous.core.node_step import Progress, TakeSeat, decide_step
 from ft_rendezvous.core.placement import place
-from ft_rendezvous.core.roster import Fence, FenceCause, Member, Roster
+from ft_rendezvous.core.roster import Effect, Fence, FenceCause, Member, Roster
 from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
+from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.protocol import codec, coordinator, operations, participant
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.coordinator import Coordinator
@@ -48,6 +49,7 @@ from ft_rendezvous.protocol.ops import CHANGED, Check, Delete, Get, Move, MultiS
 from ft_rendezvous.protocol.ops import Routine as NodeRoutine
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.protocol.stored_cycles import StoredCycles
+from ft_rendezvous.store.worker_store import Bootstrap
 from tests.sim import checkers
 from tests.sim.checkers import Checker
 from tests.sim.host import SimHost
@@ -326,7 +328,7 @@ def records_of_any_cycle() -> AbstractContextManager[Any]:
     """An arrival in the last cycle counts in this one."""
     original = Roster.take
 
-    def take(self: Roster, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Fence]:
+    def take(self: Roster, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Effect]:
         return original(self, record, record.cycle_id, is_open)
 
     return patch.object(Roster, "take", take)
@@ -593,10 +595,43 @@ def verdict_only_by_ear() -> AbstractContextManager[Any]:
     return patch.object(Participant, "await_verdict", await_verdict)
 
 
-@_variant("no_live_node_is_dropped", focus=("cut",))
+@_variant("resets_cost_nothing", focus=("cut",))
 def lost_listener_is_not_replaced() -> AbstractContextManager[Any]:
     """A node whose listener has lost its connection goes on beating, and hears no event any more."""
     return patch.object(NodeLoop, "lose_listener", lambda self, error: None)
+
+
+@_variant("resets_cost_nothing", focus=("cut",))
+def mended_without_a_listener() -> AbstractContextManager[Any]:
+    """A node connects again, and does not listen over the new connection."""
+    original = NodeLoop._mend
+
+    def _mend(self: NodeLoop, error: StoreUnavailable) -> Any:
+        listen, self._on_listen = self._on_listen, lambda: None
+        try:
+            return (yield from original(self, error))
+        finally:
+            self._on_listen = listen
+
+    return patch.object(NodeLoop, "_mend", _mend)
+
+
+@_variant("worker_stores_are_new", focus=("pause", "pause_at_a_call", "partition"))
+def socket_kept_for_the_next_cycle() -> AbstractContextManager[Any]:
+    """A socket that this node did not serve is announced again, though an earlier seal may have named it."""
+    original = Bootstrap.hold
+    return patch.object(Bootstrap, "hold", lambda self, cycle_id: original(self, self._cycle_id or cycle_id))
+
+
+@_variant("nobody_gives_up_on_a_live_store", focus=("cut",))
+def one_reset_is_enough() -> AbstractContextManager[Any]:
+    """A node that has lost its connection does not try again."""
+
+    def _mend(self: NodeLoop, error: StoreUnavailable) -> Any:
+        raise error
+        yield
+
+    return patch.object(NodeLoop, "_mend", _mend)
 
 
 @_variant("converges", focus=("pause", "pause_at_a_call", "pause_between_events"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -26,6 +27,7 @@ from tests.sim.kernel import Kernel, Process, Server
 from tests.sim.naive_capacity import Grounds, block_of, count_placeable
 from tests.sim.shapes import Rules, Shape, crowd, draw_rules, draw_shape, with_rules
 from tests.sim.sightings import Eyes
+from tests.sim.worker_store import SimPorts
 
 MOST_STEPS = 400_000
 """A run that takes more steps spins."""
@@ -69,6 +71,8 @@ class World:
         self.server_died_at: float | None = None
         self.epoch = self._new_id()
         self.nodes: list[SimNode] = []
+        self.ports: defaultdict[str, SimPorts] = defaultdict(SimPorts)
+        """Of every machine, by its address."""
         self.incarnations: dict[str, tuple[SimNode, int]] = {}
         """Whose incarnation each id is, and which of its owner's."""
         self.transcript: list[tuple[float, str, str]] = []
@@ -128,6 +132,8 @@ class World:
     def new_incarnation(self, node: SimNode) -> str:
         incarnation = self._new_id()
         self.incarnations[incarnation] = (node, node.lives)
+        if node.lives:
+            self.eyes.begins_anew(node)
         node.lives += 1
         return incarnation
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import Event, encode_event, make_event, take_event
-from ft_rendezvous.state.model.known import RunState, role_of
+from ft_rendezvous.state.model.events import Event, encode_line, make_event, take_event
 from ft_rendezvous.state.model.records import CycleStatus, NodeStatus
+from ft_rendezvous.state.model.run_state import RunState
 from tests.sim.world import World
 
 BORN_NS = 1_800_000_000_000_000_000
@@ -43,7 +43,7 @@ class Recording:
     def take(self, entry: journal.Entry) -> None:
         event = make_event(self.state.event_id + 1, self.now_ns, entry)
         self.events.append(event)
-        self.lines.append(encode_event(event))
+        self.lines.append(encode_line(event))
         self.state = take_event(self.state, event)
         if isinstance(entry, journal.Looked):
             self.compare_with_roster()
@@ -51,7 +51,7 @@ class Recording:
     def compare_with_roster(self) -> None:
         """The fold must know of every live node what the coordinator itself knows."""
         state, roster = self.state, self.world.host.coordinator.roster
-        known = {name: role_of(state, member) for name, member in state.members.items() if _is_live(member.status)}
+        known = {name: member.role for name, member in state.members.items() if _is_live(member.status)}
         actual = {name: str(member.role) for name, member in roster.members.items()}
         assert {name: str(role) for name, role in known.items()} == actual
         assert state.live == len(actual)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ft_rendezvous.errors import StateUnavailable
-from ft_rendezvous.state.model.events import decode_event, encode_state, tell_state
-from ft_rendezvous.state.model.known import NS, RunState
+from ft_rendezvous.state.model.events import decode_line, encode_state, encode_state_line
+from ft_rendezvous.state.model.run_state import NS, RunState
 from ft_rendezvous.state.model.view import view_cycles, view_nodes, view_run
-from ft_rendezvous.state.read.log_reader import Gap, LogReader, follow, load, read_events
+from ft_rendezvous.state.read.log_reader import EventLogReader, Gap, follow_log, load, read_events
 from ft_rendezvous.state.record.folders import choose_run, find_runs
 from tests.state.layout import fold_all, lay_out, path_of, split
 from tests.state.recording import record_seed
@@ -39,8 +39,8 @@ def states_after(lines: tuple[bytes, ...]) -> list[bytes]:
 known_states = cache(lambda seed: states_after(record(seed)))
 
 
-def read_all(folder: Path) -> tuple[RunState, LogReader]:
-    reader = LogReader(folder)
+def read_all(folder: Path) -> tuple[RunState, EventLogReader]:
+    reader = EventLogReader(folder)
     for _ in reader.read():
         pass
     reader.close()
@@ -85,7 +85,7 @@ def test_a_reader_who_wants_the_newest_does_not_read_old_files(tmp_path: Path) -
 def test_events_after_one_are_read_from_the_file_that_has_them(tmp_path: Path) -> None:
     folder = lay_out(tmp_path, record(8), per_file=20)
     path_of(folder, 1).write_bytes(b"not to be read\n")
-    reader = LogReader(folder, after=30)
+    reader = EventLogReader(folder, after=30)
     assert [told.event.event_id for told in reader.read()] == list(range(21, len(record(8)) + 1))
     assert reader.missing.is_empty()
 
@@ -141,7 +141,7 @@ def test_with_flipped_bytes_it_never_raises_and_never_guesses(seed: int, per_fil
 
 def _is_an_event(line: bytes) -> bool:
     try:
-        decode_event(line)
+        decode_line(line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return False
     return True
@@ -170,7 +170,7 @@ def test_after_a_damaged_line_nothing_counts_until_the_state_is_told_again(tmp_p
     path = path_of(folder, 2)
     files = split(lines, 20)
     path.write_bytes(b"".join([*files[1][:6], b'{"event_id":26,#\n', *files[1][7:]]))
-    reader = LogReader(folder)
+    reader = EventLogReader(folder)
     ids = [told.event.event_id for told in reader.read()]
     assert ids == [*range(1, 26), 40, *range(41, len(lines) + 1)]
     assert reader.missing.events == 15
@@ -198,7 +198,7 @@ def test_an_event_that_cannot_follow_leaves_the_state_before_it(tmp_path: Path) 
     """JSON all the same, of a node that never was: half an event must not stay behind."""
     lines = list(record(8))
     place = next(place for place, line in enumerate(lines) if b'"CycleSealed"' in line)
-    seal = decode_event(lines[place]).event
+    seal = decode_line(lines[place]).event
     lines[place] = lines[place].replace(seal.placement.ranks[-1].encode(), b"f" * 16)  # type: ignore[union-attr]
     folder = tmp_path / "sim-1"
     folder.mkdir()
@@ -257,7 +257,7 @@ def test_what_is_written_is_followed_across_files_until_the_run_ends(tmp_path: P
     seen: list[int] = []
 
     def read() -> None:
-        seen.extend(told.event.event_id for told in follow(folder, poll_s=0.001, clock_ns=lambda: 0))
+        seen.extend(told.event.event_id for told in follow_log(folder, poll_s=0.001, clock_ns=lambda: 0))
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -277,10 +277,10 @@ def test_a_torn_line_that_its_writer_takes_back_is_no_damage(tmp_path: Path) -> 
     path = path_of(folder, 1)
     whole = path.read_bytes()
     path.write_bytes(whole + record(8)[30][:-40])
-    reader = LogReader(folder)
+    reader = EventLogReader(folder)
     assert len(list(reader.read())) == 30
     assert reader.missing.torn
-    told = tell_state(fold_all(RunState(), record(8)[:33]))
+    told = encode_state_line(fold_all(RunState(), record(8)[:33]))
     path.write_bytes(whole + told + record(8)[33])
     assert [each.event.event_id for each in reader.read()] == [33, 34]
     assert reader.missing.damaged_lines == 0
@@ -291,12 +291,12 @@ def test_a_torn_line_that_its_writer_takes_back_is_no_damage(tmp_path: Path) -> 
 
 def test_following_ends_when_the_coordinator_has_vanished(tmp_path: Path) -> None:
     folder = lay_out(tmp_path, record(8)[:40])
-    last_ns = decode_event(record(8)[39]).timestamp_ns
-    began = decode_event(record(8)[0]).event
+    last_ns = decode_line(record(8)[39]).timestamp_ns
+    began = decode_line(record(8)[0]).event
     leases_ns = round(3 * NS * float(began.settings["lease_timeout"]))  # type: ignore[union-attr]
     times = iter([last_ns, last_ns + leases_ns, last_ns + leases_ns + 1])
     slept: list[float] = []
-    told = list(follow(folder, after=38, clock_ns=lambda: next(times), sleep=slept.append))
+    told = list(follow_log(folder, after=38, clock_ns=lambda: next(times), sleep=slept.append))
     assert [each.event.event_id for each in told] == [39, 40]
     assert [each.line for each in told] == list(record(8)[38:40])
     assert len(slept) == 3
@@ -310,7 +310,7 @@ def test_runs_are_found_newest_first_by_name_id_or_folder(tmp_path: Path) -> Non
     newer = lay_out(tmp_path, record(5), name="job_8-bbbb")
     path = path_of(newer, 1)
     path.write_bytes(path.read_bytes().replace(b'"timestamp_ns":18', b'"timestamp_ns":19'))
-    told = tell_state(fold_all(RunState(), record(8)))
+    told = encode_state_line(fold_all(RunState(), record(8)))
     half = tmp_path / "job_6-cccc"
     half.mkdir()
     path_of(half, 4).write_bytes(told.replace(b'"timestamp_ns":18', b'"timestamp_ns":17', 1))

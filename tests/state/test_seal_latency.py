@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 
-from ft_rendezvous.config.state_settings import StateSettings
+from ft_rendezvous.config.settings import StateSettings
 from tests.contract.live import LiveNode, LiveRun, live_run
 from tests.state.test_export_log import wait_for
 from tests.support.torchrun_cluster import free_port

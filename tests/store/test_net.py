@@ -10,7 +10,7 @@ from ft_rendezvous.store.net import advertised_address, route_to
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1", "127.255.0.9"])
 def test_every_loopback_address_is_this_machine(address: str) -> None:
-    """Debian gives a machine's own name 127.0.1.1; whoever uses that name as the endpoint must host the store."""
+    """Debian maps a machine's own name to 127.0.1.1. A node whose endpoint has that name must host the store."""
     assert route_to(address, 29400) == ("127.0.0.1", True)
 
 
@@ -19,5 +19,5 @@ def test_a_machine_known_to_itself_by_loopback_is_reached_by_its_name(monkeypatc
     assert advertised_address(NodeSettings(endpoint_host="head", endpoint_port=29400)) == "head"
 
 
-def test_a_name_that_nobody_knows_has_no_route() -> None:
+def test_an_unknown_name_has_no_route() -> None:
     assert route_to("no-such-host.invalid", 29400) is None

@@ -28,8 +28,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-HERE = Path(__file__).parent
-TRAIN = HERE.parent / "integration" / "workers" / "train.py"
+HERE = Path(__file__).parent.parent / "integration"
+TRAIN = HERE / "workers" / "train.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 MARKER = "FT_TEST_NODE"

@@ -1,4 +1,4 @@
-"""Checks its health with a check that does not end, until a SIGTERM comes; tells that it was interrupted.
+"""Runs a health check that does not end, until a SIGTERM comes. Then reports that it was interrupted.
 
 usage: interrupted.py COMMAND, or interrupted.py --gpu READY_FILE
 """
@@ -18,11 +18,11 @@ FOREVER_S = 3600.0
 
 
 class SignalException(Exception):
-    """As torch's: an Exception, raised by a signal handler in the main thread."""
+    """Like torch's: an Exception that a signal handler raises in the main thread."""
 
 
 class HangingCheck:
-    """A check whose driver does not answer, and that takes every exception for a broken GPU."""
+    """A check whose driver does not answer, and that treats every exception as a broken GPU."""
 
     def __call__(self) -> bool:
         try:

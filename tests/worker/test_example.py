@@ -1,4 +1,4 @@
-"""The example in the docs is a script that works, with an agent that listens and without."""
+"""The example in the docs is a script that works, with an agent and without one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_it_saves_early_when_urged_tells_of_it_and_resumes(script: Path, marker:
         try:
             assert urged.stdout is not None
             assert urged.stdout.readline() == f"begins after step 0 in cycle {CYCLE_ID}\n"
-            # Not the one who saves.
+            # Not the worker that saves.
             os.kill(worker_pid(marker, 1), signal.SIGUSR1)
             assert inbox.hear() == CheckpointMessage(cycle_id=CYCLE_ID, local_rank=0)
             assert script.with_name("checkpoint.pt").exists()
@@ -79,9 +79,9 @@ def test_it_saves_early_when_urged_tells_of_it_and_resumes(script: Path, marker:
     assert inbox.close() == [], "one signal, one checkpoint"
 
     with start(script, marker, {}, "--steps=1") as resumed:
-        told, _ = resumed.communicate()
+        printed, _ = resumed.communicate()
     assert resumed.returncode == 0
-    assert re.fullmatch(r"begins after step [1-9]\d*\n", told)
+    assert re.fullmatch(r"begins after step [1-9]\d*\n", printed)
 
 
 def test_every_call_on_the_page_exists() -> None:

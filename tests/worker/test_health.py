@@ -1,4 +1,4 @@
-"""A command says whether a node is fit, in bounded time, and nothing of a command that had to be ended is left."""
+"""A command says whether a node is healthy, in bounded time. A command that is killed leaves no process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = SCRIPT.parent.parent.parent
 
 @pytest.fixture(autouse=True)
 def marker(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """All that a test starts is found by a variable; at the end nothing is left, no thread and no descriptor."""
+    """All processes of a test have a marker variable. At the end no process, thread or descriptor is left."""
     marker = f"health-{secrets.token_hex(8)}"
     monkeypatch.setenv(MARKER, marker)
     before = open_fds()
@@ -96,7 +96,7 @@ def test_a_long_line_is_cut_and_a_flood_is_bounded() -> None:
     assert reason == f"the health check exited with 1: {'x' * MAX_REASON_CHARS}"
 
 
-def test_what_a_command_said_before_anybody_looked_is_not_lost() -> None:
+def test_output_that_comes_before_the_first_look_is_not_lost() -> None:
     with subprocess.Popen(("echo", "broken"), stdout=subprocess.PIPE) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert process.stdout is not None
@@ -105,7 +105,7 @@ def test_what_a_command_said_before_anybody_looked_is_not_lost() -> None:
 
 def test_the_end_is_the_shells_and_what_it_leaves_lives_on(marker: str) -> None:
     assert check("echo broken; sleep 600 & exit 1") == "the health check exited with 1: broken"
-    # A child is the shell until it has become what it is to run.
+    # A child is still the shell until it runs its own program.
     wait_until("it sleeps", lambda: [process.command for process in find_processes(marker)] == ["sleep 600"])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -17,10 +19,11 @@ from ft_rendezvous.agent.nvidia_health import ask_nvidia
 checks: Any = pytest.importorskip("nvidia_resiliency_ext.shared_utils.health_check")
 
 NONE, RESET = 0, 1
+ROOT = Path(__file__).parents[2]
 
 
 class Nvml(types.ModuleType):
-    """A driver of one GPU, whose state is for the test to say."""
+    """A driver of one GPU. The test sets its state."""
 
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 274
     NVML_GPU_RECOVERY_ACTION_NONE = NONE
@@ -105,3 +108,12 @@ def test_a_link_that_went_down_is_found_once(link_downed: Path) -> None:
     assert ask_nvidia() is None
     link_downed.write_text("6\n")
     assert ask_nvidia() is not None
+
+
+def test_our_list_of_requirements_names_all_that_the_extension_needs() -> None:
+    """It is installed with `--no-deps`, so that pynvml stays away. Torch is there already."""
+    needed = {
+        re.split(r"[ (<>=;]", text)[0].lower() for text in importlib.metadata.requires("nvidia-resiliency-ext") or ()
+    }
+    listed = set(re.findall(r"^([\w-]+)", (ROOT / "requirements-nvidia.txt").read_text(), re.MULTILINE))
+    assert needed - {"pynvml", "torch"} <= listed

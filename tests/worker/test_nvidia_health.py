@@ -1,4 +1,4 @@
-"""The checks of nvidia-resiliency-ext, played by a stand-in; in `test_nvidia_contract` the real ones play."""
+"""The checks of nvidia-resiliency-ext, with a stand-in. `test_nvidia_contract` uses the real ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 120.0
 
 
 class StandIn(types.ModuleType):
-    """Two GPUs with a NIC each; what the checks find is for the test to say."""
+    """Two GPUs with a NIC each. The test sets what the checks find."""
 
     def __init__(self) -> None:
         super().__init__(NAME)

@@ -118,7 +118,7 @@ def test_without_this_backend_nothing_happens(call: Callable[[], bool]) -> None:
     ("name", "value"),
     [
         ("FT_INBOX", ""),
-        ("FT_INBOX", "@ft-rendezvous/nobody"),
+        ("FT_INBOX", "@ft-rendezvous/gone"),
         ("FT_INBOX", "@" + "x" * 200),
         ("FT_INBOX", "/tmp/inbox"),
         ("FT_INBOX", "@\udcff"),
