@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import Any
 
 import pytest
 
-from ft_rendezvous.host import staying
 from ft_rendezvous.host.staying import stay_while_needed
 
 
@@ -63,7 +63,7 @@ def test_a_signal_ends_the_wait_of_a_host_that_is_alone() -> None:
 
 def test_a_host_that_stays_alone_leaves_after_the_join_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr(staying.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     host = FakeHost(0, 1, 0, 0, 0, closes=False)
     stay(host, join_s=25)
     # At 20 s a node is there, so the host waits until 45 s.

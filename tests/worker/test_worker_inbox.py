@@ -188,11 +188,11 @@ def test_the_receiver_itself_may_close() -> None:
     is_closed = threading.Event()
 
     def receive(_: WorkerMessage) -> None:
-        inbox.close()
+        closing_inbox.close()
         is_closed.set()
 
-    inbox = WorkerInbox(receive)
-    send(inbox.address, encode(GOOD))
+    closing_inbox = WorkerInbox(receive)
+    send(closing_inbox.address, encode(GOOD))
     assert is_closed.wait(WAIT_S)
     wait_until("the thread has ended", lambda: not threads())
 
