@@ -89,7 +89,7 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
 
 
 class _AgentWrappers:
-    """Tells the handler when the agent starts its workers, how they fail, and before the agent stops them for good."""
+    """Calls the handler when the agent has started its workers, when they fail, and before it stops them for good."""
 
     def __init__(self, agent: SimpleElasticAgent, handler: FtRendezvousHandler) -> None:
         self._agent = agent

@@ -137,6 +137,7 @@ class WorkerGroup:
         link, place = self._link, self._place
         if link is None or place is None or self._has_reported or link.must_stop(place.cycle_id):
             return
+        self._has_reported = True
         self._post(link, place, WorkerExit(STUCK_REASON, after_s=round(time.monotonic() - self._seated_at, 6)))
 
     def _on_failure(self, failure: FirstFailure) -> None:
@@ -150,6 +151,8 @@ class WorkerGroup:
         link, place, started = self._link, self._place, self._started
         assert link is not None
         assert place is not None
+        # Set before the files are read: the watch and the agent may see the same failure at once.
+        self._has_reported = True
         local_rank = next((local for local, each in started.ranks.items() if each == rank), -1)
         log_path = started.logs.get(local_rank, "")
         message, last_line = read_words(started.error_files.get(local_rank), log_path)
@@ -159,7 +162,6 @@ class WorkerGroup:
         )
 
     def _post(self, link: Link, place: Place, end: WorkerExit) -> None:
-        self._has_reported = True
         link.report_exit(place.cycle_id, end)
         log.error("cycle=%d rank=%s: worker failed first on this node: %s", place.cycle_id, end.rank, end.reason)
 

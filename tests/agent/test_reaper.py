@@ -72,7 +72,7 @@ def test_the_reaper_outlives_every_polite_signal_from_its_start_on(stage: Proces
     wait_for_end(*agent.workers, agent.reaper)
 
 
-def test_an_agent_that_ends_without_a_word_is_as_good_as_killed(stage: ProcessStage, marker: str) -> None:
+def test_an_agent_that_ends_without_dismissing_its_reaper_counts_as_killed(stage: ProcessStage, marker: str) -> None:
     agent = stage.start_agent(marker, *SLEEPS)
     assert agent.process.stdin is not None
     agent.process.stdin.close()
@@ -122,8 +122,8 @@ def test_what_a_dismissed_agent_leaves_lives_on(stage: ProcessStage, marker: str
 
 
 @pytest.mark.parametrize("word", [b".", b""], ids=["dismissed", "only closed"])
-def test_the_word_of_an_agent_that_has_ended_still_counts(stage: ProcessStage, marker: str, word: bytes) -> None:
-    """Whoever is slow to look finds both at once, the word and the end."""
+def test_the_dismissal_by_an_agent_that_has_ended_still_counts(stage: ProcessStage, marker: str, word: bytes) -> None:
+    """A slow reaper sees both at once: the dismissal and the end of the agent."""
     agent = stage.start(("true",))
     agent_fd = os.pidfd_open(agent.pid)
     wait_for_zombie(agent)
@@ -190,7 +190,7 @@ def test_a_reaper_that_died_is_logged(marker: str, caplog: pytest.LogCaptureFixt
 # --- what it keeps, and where it cannot be ----------------------------------------------------------
 
 
-def test_who_reads_the_agents_output_to_its_end_does_not_wait_for_the_reaper(stage: ProcessStage, marker: str) -> None:
+def test_a_reader_of_the_agents_output_does_not_wait_for_the_reaper(stage: ProcessStage, marker: str) -> None:
     agent = stage.start_agent(marker, *SLEEPS)
     os.kill(agent.reaper, signal.SIGSTOP)
     agent.kill()

@@ -69,13 +69,13 @@ def raise_error(*_: object) -> NoReturn:
 # --- what it holds ----------------------------------------------------------------------------------
 
 
-def test_a_failure_is_told_by_the_documented_names(path: Path) -> None:
+def test_a_failure_has_the_documented_names(path: Path) -> None:
     write_verdict(path, FAILED)
-    told = json.loads(path.read_text())
-    written_at = datetime.fromisoformat(told.pop("written_at"))
+    content = json.loads(path.read_text())
+    written_at = datetime.fromisoformat(content.pop("written_at"))
     assert written_at.utcoffset() == timedelta(0)
     assert written_at == FAILED.written_at <= datetime.now(UTC)
-    assert told == {
+    assert content == {
         "run_id": "job",
         "verdict": "failed",
         "reason": "worker rank 5 exited with -9",
@@ -126,7 +126,7 @@ def test_parents_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert open_fds() == before
 
 
-def test_who_may_read_it_is_for_the_umask_to_say(path: Path) -> None:
+def test_the_umask_says_which_users_may_read_it(path: Path) -> None:
     mask = os.umask(0o027)
     try:
         write_verdict(path, SUCCEEDED)
@@ -146,7 +146,7 @@ def test_a_write_that_fails_leaves_what_was_there(call: str, path: Path, monkeyp
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_whoever_reads_while_it_is_written_finds_all_or_nothing(path: Path) -> None:
+def test_a_reader_during_a_write_finds_all_or_nothing(path: Path) -> None:
     is_over = threading.Event()
     read: list[bytes] = []
 
