@@ -3,5 +3,5 @@
 MARKER_VARIABLE = "FT_AGENT_ID"
 """Marks every process of one agent, so that the reaper finds the agent's workers."""
 
-INBOX_VARIABLE = "FT_DOOR"
+INBOX_VARIABLE = "FT_INBOX"
 """The address of the agent's inbox, in the environment of a worker."""

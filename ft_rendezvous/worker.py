@@ -10,7 +10,14 @@ import os
 import socket
 from dataclasses import dataclass
 
-from ft_rendezvous.agent.worker_messages import AtCheckpoint, Drain, Message, Restart, encode, socket_name
+from ft_rendezvous.agent.worker_messages import (
+    CheckpointMessage,
+    DrainMessage,
+    RestartMessage,
+    WorkerMessage,
+    encode,
+    socket_name,
+)
 from ft_rendezvous.env_names import INBOX_VARIABLE
 from ft_rendezvous.text import one_line
 
@@ -50,12 +57,12 @@ def info() -> WorkerInfo | None:
 
 def request_restart(reason: str) -> bool:
     """Ask that all workers of the run restart in a new cycle. False if there is no agent to ask."""
-    return _send(Restart, reason=one_line(reason))
+    return _send(RestartMessage, reason=one_line(reason))
 
 
 def request_drain(reason: str = "") -> bool:
     """Ask to drain this node: it gives up its place in the next cycle. False if there is no agent to ask."""
-    return _send(Drain, reason=one_line(reason))
+    return _send(DrainMessage, reason=one_line(reason))
 
 
 def at_checkpoint() -> bool:
@@ -63,10 +70,10 @@ def at_checkpoint() -> bool:
 
     False if there is no agent to ask.
     """
-    return _send(AtCheckpoint)
+    return _send(CheckpointMessage)
 
 
-def _send(message_type: type[Message], **fields: str) -> bool:
+def _send(message_type: type[WorkerMessage], **fields: str) -> bool:
     """Send a message to the agent's inbox. False if the inbox is full or gone: training must not stop for that."""
     cycle_id, local_rank = _number("FT_CYCLE_ID"), _number("LOCAL_RANK")
     address = os.environ.get(INBOX_VARIABLE, "")

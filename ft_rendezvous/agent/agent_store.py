@@ -1,10 +1,10 @@
-"""The store that `next_rendezvous()` hands to the elastic agent.
+"""The store that `next_rendezvous()` gives to the elastic agent.
 
-The stock agent blocks in C++ on that store, where a dead peer holds it for a store timeout and signals wait.
-So this one is a Python store whose waits sit on a condition:
+A stock agent blocks in C++ on its store: a dead peer holds it for a store timeout, and signals wait. So this is a
+Python store whose waits use a condition:
 
-- worker ranks are answered from the seat, without any operation: nothing can block between seal and start;
-- entering the exit barrier tells the coordinator "finished", and the wait ends when the run is closed;
+- it answers worker ranks from the seat, without any operation, so nothing can block between seal and start;
+- an agent that enters the exit barrier tells the coordinator "finished", and its wait ends when the run is closed;
 - anything else goes to the run's store under the cycle's prefix, and a wait ends when the cycle is over.
 """
 
@@ -21,25 +21,19 @@ from torch.distributed import DistStoreError, Store
 from torch.distributed.elastic.agent.server import api as agent_api
 from torch.distributed.elastic.utils import store as store_util
 
-from ft_rendezvous.errors import ConfigError, StoreUnavailable
+from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.node.threads import Link
 from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
 from ft_rendezvous.protocol.participant import Place
 
 _ASSIGNED = re.compile(r"torchelastic/assigned_ranks/(\d+)")
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
+FIRST_POLL_S, LONGEST_POLL_S = 0.005, 0.25
 
 
 def barrier_keys() -> tuple[str, str]:
-    """Torch's names for the exit barrier's counter and its completion. Raises ConfigError if torch moved them."""
-    try:
-        prefix = agent_api._TERMINAL_STATE_SYNC_ID
-        return prefix + store_util._NUM_MEMBERS, prefix + store_util._LAST_MEMBER_CHECKIN
-    except AttributeError as error:
-        raise ConfigError(
-            f"this torch has no exit barrier that ft-rendezvous knows ({error}): install torch 2.8 to 2.13, "
-            "or a newer ft-rendezvous"
-        ) from error
+    """Torch's names for the exit barrier's counter and for its completion."""
+    prefix = agent_api._TERMINAL_STATE_SYNC_ID
+    return prefix + store_util._NUM_MEMBERS, prefix + store_util._LAST_MEMBER_CHECKIN
 
 
 class AgentStore(Store):
@@ -74,14 +68,14 @@ class AgentStore(Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         if list(keys) == [self._complete_key]:
-            # The barrier is over when the coordinator says so, however long the slowest node takes.
+            # The coordinator ends the barrier, however long the slowest node takes.
             self._link.await_verdict()
             return
         self._wait_for(keys, timeout or self._timeout)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         if self._place.workers is not None and all(self._is_role_info(key) for key in keys):
-            # Rank 0 is about to work out what every seat already says; one entry stands for each node.
+            # Rank 0 computes from these what every seat already says. Each node needs one entry, with any content.
             return [_role_info(index) for index in range(len(keys))]
         self.wait(keys)
         return list(self._do(MultiGet([self._name(key) for key in keys])))
@@ -91,7 +85,7 @@ class AgentStore(Store):
             self._do(MultiSet([self._name(key) for key in keys], [_bytes(value) for value in values]))
 
     def _seat_answers(self, key: str) -> bytes | None:
-        """What the seat already knows: this node's own worker ranks."""
+        """The value of a key that the seat knows: this node's own worker ranks."""
         match = _ASSIGNED.fullmatch(key)
         workers = self._place.workers
         if match is None or workers is None or int(match[1]) != self._place.rank:
@@ -132,20 +126,20 @@ class AgentStore(Store):
         return self._link.perform(op)
 
     def _wait_for(self, keys: Sequence[str], timeout: timedelta) -> None:
-        """Wait for keys that no seat answers, and for no longer than the cycle lasts.
+        """Wait for keys that the seat does not know, until the cycle is over at the latest.
 
-        The stock agent never comes here; looking again and again keeps to the link's two connections.
+        The stock agent never waits here. Polling needs no connection beside the link's two.
         """
         cycle_id = self._place.cycle_id
         deadline = time.monotonic() + timeout.total_seconds()
-        pause_s = FIRST_PAUSE_S
+        poll_s = FIRST_POLL_S
         while not self.check(keys):
             if time.monotonic() >= deadline:
                 raise DistStoreError(f"{list(keys)} did not appear within {timeout}")
             if self._link.must_stop(cycle_id):
                 raise StoreUnavailable("agent store", f"cycle {cycle_id} is over: rejoin")
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            time.sleep(poll_s)
+            poll_s = min(poll_s * 2, LONGEST_POLL_S)
 
 
 def _bytes(value: str | bytes) -> bytes:

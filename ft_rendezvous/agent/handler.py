@@ -1,11 +1,9 @@
-"""Torch's RendezvousHandler on top of a session; the only place that translates errors to torch's."""
+"""Torch's RendezvousHandler on top of a session. The only module that translates our errors to torch's."""
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
-import subprocess
 import sys
 import time
 
@@ -23,17 +21,19 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from ft_rendezvous.agent import torch_events, torch_patches
-from ft_rendezvous.agent.agent_store import AgentStore, barrier_keys
+from ft_rendezvous.agent.agent_store import AgentStore
+from ft_rendezvous.agent.exit_command import run_exit_command
 from ft_rendezvous.agent.health import check_health
-from ft_rendezvous.agent.signals import on_signals, signals_held
-from ft_rendezvous.agent.worker_group import Workers
-from ft_rendezvous.agent.worker_watch import FirstFailure
-from ft_rendezvous.config.load import load_settings, locate_node, log_level
+from ft_rendezvous.agent.logging_setup import set_up_logging
+from ft_rendezvous.agent.signals import first_signal_held, signals_held
+from ft_rendezvous.agent.torch_parts import check_torch
+from ft_rendezvous.agent.worker_group import WorkerGroup
+from ft_rendezvous.config.load import load_settings, locate_node
 from ft_rendezvous.config.settings import Settings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
-from ft_rendezvous.host.host import Host
+from ft_rendezvous.host.staying import stay_while_needed
 from ft_rendezvous.node.session import Session, open_session
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.participant import Place
@@ -42,17 +42,18 @@ from ft_rendezvous.store import net
 log = logging.getLogger("ft_rendezvous")
 
 BACKEND = "ft"
-SIGNAL_GLANCE_S = 0.2
-"""How soon a host that stays says that it has seen a signal."""
 
 
 def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
-    """Check everything that can be checked before any node is met."""
-    barrier_keys()
+    """Make the handler of one agent, and check all that can be checked without the other nodes.
+
+    Raises ConfigError for an unknown torch, and ValueError for a mistake of the user.
+    """
+    check_torch()
     torch_patches.install(FtRendezvousHandler)
-    _show_logs()
+    set_up_logging()
     if params.run_id == "none":
-        log.warning("the run id is torchrun's default 'none': pass --rdzv-id, or jobs will meet each other's nodes")
+        log.warning("the run id is torchrun's default 'none': pass --rdzv-id, or nodes of different jobs may meet")
     try:
         settings = load_settings(
             endpoint=params.endpoint,
@@ -70,51 +71,55 @@ def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
 
 
 class FtRendezvousHandler(RendezvousHandler):
-    """Seen by the agent: blocks for a place, tells when workers must stop, says goodbye."""
+    """What torch's agent sees: it waits for a place, says when workers must stop, and says goodbye."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._born_us = time.monotonic_ns() // 1_000
         self._session: Session | None = None
         self._place: Place | None = None
-        self._cycle_told_over = 0
+        self._last_cycle_logged_over = 0
         self._role: str | None = None
         self._local_world_size: int | None = None
         self._exit_command = settings.node.exit_command
-        self.workers: Workers | None = None
-        """What an agent needs beside its workers; there only while one runs with this handler."""
+        self.workers: WorkerGroup | None = None
+        """Set while an agent runs with this handler."""
+        self.agent_calls = torch_patches.AgentCalls()
 
     def attach(self, role: str, local_world_size: int) -> None:
-        """Learn what the agent starts on this node, so that seats can carry the worker ranks."""
+        """An agent begins to run. The seats of a cycle carry worker ranks, so the run must know how many it starts."""
         self._role, self._local_world_size = role, local_world_size
-        self.workers = Workers()
+        self.workers = WorkerGroup()
         self._export(self.workers.environment())
 
     def detach(self) -> None:
-        """The agent has stopped its workers for the last time."""
+        """The agent has stopped its workers for good."""
         workers, self.workers = self.workers, None
         if workers is not None:
             workers.end()
 
-    def say_goodbye_early(self, error: BaseException | None, failure: FirstFailure | None) -> None:
-        """The agent is about to stop its workers for good, which may take 30 s; the others need not wait for that."""
+    def say_goodbye_early(self, error: BaseException | None, reason_to_give_up: str) -> None:
+        """The agent is about to stop its workers for good. That may take 30 s, and other nodes must not wait for it.
+
+        `error` is on its way through the agent. Without one, the agent gives up for a reason, or all ended well.
+        """
         session = self._session
-        if session is None or isinstance(error, RendezvousGracefulExitError) or (error is None and failure is None):
+        if session is None or isinstance(error, RendezvousGracefulExitError):
             return
-        outcome, reason = _outcome_of(error)
-        if failure is not None and error is None:
-            outcome, reason = Outcome.FAILED, "its agent has spent its restarts"
+        if error is None and not reason_to_give_up:
+            return
+        outcome, reason = _outcome_of(error) if error is not None else (Outcome.FAILED, reason_to_give_up)
         try:
             with signals_held():
                 session.link.leave(outcome, reason)
-        except Exception:  # Whatever it is, it must not keep the agent from stopping its workers.
-            log.exception("the goodbye could not be said")
+        except Exception:  # No error may stop the agent from stopping its workers.
+            log.exception("this node could not say goodbye")
 
     def check_end(self) -> None:
         """Raise if the run did not end well although this node's workers did.
 
-        The agent swallows every error of its exit barrier, so the barrier cannot tell. If the barrier failed, this node
-        waits for the verdict itself.
+        The agent swallows every error of its exit barrier, so the barrier cannot raise it. If the barrier failed, this
+        node waits for the verdict itself.
         """
         verdict = self.verdict or self._await_verdict()
         if verdict is None:
@@ -150,14 +155,16 @@ class FtRendezvousHandler(RendezvousHandler):
         return self._settings.run.run_id
 
     def next_rendezvous(self) -> RendezvousInfo:
-        return torch_events.tell_rendezvous(self.get_run_id(), self._next_info)
+        if self._place is not None and self.workers is not None:
+            self.agent_calls.expect("_start_workers", "_restart_workers")
+        return torch_events.record_rendezvous(self.get_run_id(), self._next_info)
 
     def _next_info(self) -> RendezvousInfo:
         try:
             self._check_health()
             place = self._next_place()
             if isinstance(place, Drained):
-                log.info("drained: this node holds no place any more, and leaves")
+                log.info("drained: this node has given up its place, and leaves")
                 raise RendezvousGracefulExitError("this node is drained")
             return self._begin(place)
         except RunClosed as error:
@@ -176,50 +183,42 @@ class FtRendezvousHandler(RendezvousHandler):
         return self.verdict is not None
 
     def set_closed(self) -> None:
-        """Torch's agent never calls this. A node does not close a run; its goodbye says what it knows."""
+        """Torch's agent never calls this. A node does not close a run. It says goodbye with its own outcome."""
         self.shutdown()
 
     def num_nodes_waiting(self) -> int:
-        """1 when this node's workers must stop; torch then restarts them. Parked spares do not count."""
+        """1 if this node's workers must stop: torch then restarts them. Spares that wait do not count."""
         session, place = self._session, self._place
+        if self.workers is not None:
+            self.agent_calls.expect("_start_workers", "_monitor_workers")
         if session is None or place is None or not session.link.must_stop(place.cycle_id):
             return 0
-        if self._cycle_told_over != place.cycle_id:
-            self._cycle_told_over = place.cycle_id
+        if self._last_cycle_logged_over != place.cycle_id:
+            self._last_cycle_logged_over = place.cycle_id
             log.info("over cycle=%d: %s", place.cycle_id, session.link.why_stop())
         return 1
 
     def shutdown(self) -> bool:
-        """Say goodbye with what became of us; the host stays until the run is closed and all have gone.
+        """Say goodbye with this node's outcome. The host stays until the run is closed and every node has gone.
 
-        Never raises: it would replace the error that is on its way to the user.
+        Raises only for a second signal: another error would replace the one that is on its way to the user.
         """
         session = self._session
         try:
             outcome, reason = _outcome_of(sys.exc_info()[1])
-            torch_events.tell_shutdown(self.get_run_id(), outcome, reason)
-            is_left = self._leave(outcome, reason)
-            self._run_exit_command(session)
-            return is_left
+            torch_events.record_shutdown(self.get_run_id(), outcome, reason)
+            self._leave(outcome, reason)
+            command, self._exit_command = self._exit_command, None  # Torch may call this twice.
+            if command is not None:
+                run_exit_command(command, None if session is None else session.link.verdict)
+            return True
         except SignalException:
-            # The second one: whoever sent it means it.
             raise
         except Exception:
             log.exception("leaving run %r failed", self.get_run_id())
             return False
 
     # --- parts --------------------------------------------------------------------------------------
-
-    def _run_exit_command(self, session: Session | None) -> None:
-        """Run what is to be run last, once; it takes the time it needs, and is told how the run ended."""
-        command, self._exit_command = self._exit_command, None
-        if command is None:
-            return
-        verdict = None if session is None else session.link.verdict
-        told = ("unknown", 1) if verdict is None else (verdict.kind, int(verdict.is_retryable))
-        words = ("env", f"FT_VERDICT={told[0]}", f"FT_IS_RETRYABLE={told[1]}", "/bin/sh", "-c", command)
-        log.debug("running exit_command: %s", command)
-        subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -229,7 +228,7 @@ class FtRendezvousHandler(RendezvousHandler):
         return self._session is not None and self._session.link.ends_well(verdict)
 
     def _check_health(self) -> None:
-        """Withdraw from the run if this node is not fit to train."""
+        """Withdraw from the run if this node is unfit to train."""
         node = self._settings.node
         reason = check_health(node.health_check, node.health_check_s, node.checks_gpus)
         if reason is not None:
@@ -246,13 +245,13 @@ class FtRendezvousHandler(RendezvousHandler):
         return result
 
     def _join(self) -> Session:
-        """The session; opened at the first call."""
+        """The session, which the first call opens."""
         if self._session is None:
             node = self._node_info()
             codec.check_node(node)
             self._session = open_session(self._settings, node)
         if self.workers is not None:
-            self.workers.greet(self._session.link)
+            self.workers.set_link(self._session.link)
         return self._session
 
     def _node_info(self) -> NodeInfo:
@@ -269,12 +268,12 @@ class FtRendezvousHandler(RendezvousHandler):
         )
 
     def _begin(self, place: Place) -> RendezvousInfo:
-        """Everything the workers of this cycle need: their store, and who they are."""
+        """Prepare what the workers of this cycle need: their store, and their environment."""
         session = self._session
         assert session is not None
         self._place = place
         if self.workers is not None:
-            self.workers.take(session.link, place)
+            self.workers.set_place(session.link, place)
         if place.rank == 0 and self.use_agent_store:
             session.bootstrap.serve()
         elif place.rank == 0:
@@ -289,7 +288,7 @@ class FtRendezvousHandler(RendezvousHandler):
         )
 
     def _export(self, outputs: dict[str, str]) -> None:
-        """Workers inherit the agent's environment; these names are outputs, never read as inputs."""
+        """Workers inherit the agent's environment. The agent never reads these names."""
         os.environ.update(outputs)
 
     def _outputs(self, place: Place) -> dict[str, str]:
@@ -300,56 +299,28 @@ class FtRendezvousHandler(RendezvousHandler):
             "FT_NODE_RANK": str(place.rank),
             "FT_NODE_INFRA_RANK": "" if node.infra_rank is None else str(node.infra_rank),
             "FT_NODE_DOMAIN": node.domain_id or "",
-            # The agent looks at it when it numbers its workers, right after it got its place.
+            # The agent reads it when it numbers its workers, right after it got its place.
             "TORCH_ELASTIC_WORKER_IDENTICAL": "1" if self._settings.run.has_identical_workers else "0",
         }
 
-    def _leave(self, outcome: Outcome, reason: str) -> bool:
+    def _leave(self, outcome: Outcome, reason: str) -> None:
         session, self._session = self._session, None
         if session is None:
-            return True
+            return
         with signals_held():
             session.link.leave(outcome, reason)
             session.bootstrap.release()
         if session.host is not None:
-            self._stay_as_host(session.host)
-        return True
-
-    def _stay_as_host(self, host: Host) -> None:
-        """While others need this node's store, one signal is not enough to take it from them."""
-        got: list[int] = []
-        with on_signals(got.append) as restore:
-            if not host.wait(1.0):
-                log.info("this node hosts the store: staying until every other node has gone")
-            alone_until = time.monotonic() + self._settings.run.join_s
-            while not host.wait(SIGNAL_GLANCE_S):
-                others, now = len(host.coordinator.roster.members), time.monotonic()
-                if not others and (got or now >= alone_until):
-                    break  # Nobody came, or nobody is left: the store is of no use to anybody.
-                alone_until = now + self._settings.run.join_s if others else alone_until
-                if got:
-                    text = "%s: staying, because other nodes need the store on this node (%d); again: the run ends"
-                    log.warning(text, signal.Signals(got[0]).name, others)
-                    got.clear()
-                    restore()
-        host.stop()
+            with first_signal_held() as take_signal:
+                stay_while_needed(session.host, self._settings.run.join_s, take_signal)
+            session.host.stop()
 
 
 def _outcome_of(error: BaseException | None) -> tuple[Outcome, str]:
-    """What became of the agent, from the error in flight while torch calls `shutdown()`."""
+    """The outcome of the agent, from the error on its way while torch calls `shutdown()`."""
     if error is None:
         return Outcome.SUCCEEDED, ""
     if isinstance(error, ChildFailedError) and error.failures:
         rank, failure = error.get_first_failure()
         return Outcome.FAILED, f"worker rank {rank} exited with {failure.exitcode}"
     return Outcome.LEFT, f"{type(error).__name__}: {error}"
-
-
-def _show_logs() -> None:
-    """Log as torch's elastic does when nobody has configured logging: a rendezvous must tell its story."""
-    if not log.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("[ft %(asctime)s %(levelname)s] %(message)s"))
-        log.addHandler(handler)
-        log.setLevel(log_level())
-        log.propagate = False

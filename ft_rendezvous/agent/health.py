@@ -1,8 +1,8 @@
-"""Is this node fit to train? A command of the user's, and the GPU and NIC checks of nvidia-resiliency-ext.
+"""Is this node fit to train? The user's own command, and the GPU and NIC checks of nvidia-resiliency-ext, answer.
 
-Each runs in a thread of its own, so that a signal interrupts the wait for a check and never the check itself: torch's
-SignalException is an Exception, and would be lost wherever a check catches everything. A check that hangs, as drivers
-of broken GPUs do, in system calls that no signal ends, is left behind: it costs its timeout and not the agent.
+Each check runs in a thread of its own. So a signal interrupts the wait for a check and never the check itself: torch's
+SignalException is an Exception, and a check that catches every Exception would lose it. The driver of a broken GPU can
+hang in a system call that no signal ends. The agent leaves such a check behind after its timeout.
 """
 
 from __future__ import annotations
@@ -14,75 +14,50 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from ft_rendezvous.agent.nvidia_health import ask_nvidia
+from ft_rendezvous.host.side_call import SideCall
 from ft_rendezvous.text import one_line
 
-GLANCE_S = 0.05
-"""How often to look whether a command has ended while something it started holds its output open."""
+COMMAND_POLL_S = 0.05
+"""How often to look whether a command has ended while one of its children holds its output open."""
 
-KILL_S = 1.0
-"""How long a killed command may take to be gone."""
+KILL_TIMEOUT_S = 1.0
+"""How long a killed command may take to end."""
 
-TAIL_BYTES = 1 << 16
-"""How much of a command's output is kept: its end, and as much as a pipe holds."""
+OUTPUT_TAIL_BYTES = 1 << 16
+"""How much of the end of a command's output is kept: as much as a pipe holds."""
 
 _GPU_DEVICE = Path("/dev/nvidiactl")
 
 
 def check_health(command: str | None, timeout_s: float, gpu: bool) -> str | None:
-    """None if this node is fit to train, else one line that says why not. Each check may take `timeout_s`."""
+    """Why this node is unfit to train, in one line; None if it is fit. Each check may take `timeout_s`."""
     reason = _check_command(command, timeout_s) if command else None
     if reason is None and gpu and _GPU_DEVICE.exists():
         reason = _check_nvidia(timeout_s)
     return reason
 
 
-class _Aside:
-    """A check in a thread of its own.
-
-    Waited for by an event: once a signal has interrupted a join, Python 3.11 takes the thread for ended.
-    """
-
-    def __init__(self, check: Callable[[], str | None]) -> None:
-        self._check = check
-        self._done = threading.Event()
-        self.reason: str | None = None
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="ft-health", daemon=True).start()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether the check has ended."""
-        return self._done.wait(timeout_s)
-
-    def _run(self) -> None:
-        try:
-            self.reason = self._check()
-        finally:
-            self._done.set()
-
-
 def _check_command(command: str, timeout_s: float) -> str | None:
     is_over = threading.Event()
-    aside = _Aside(lambda: _judge_command(command, timeout_s, is_over))
+    call = SideCall(lambda: _judge_command(command, timeout_s, is_over), "ft-health")
     try:
-        aside.start()
-        aside.wait()
+        call.start()
+        call.wait()
     finally:
         is_over.set()
-        aside.wait(2 * KILL_S)  # Whoever was interrupted finds the command gone.
-    return aside.reason
+        call.wait(2 * KILL_TIMEOUT_S)  # After a signal too, the command is gone when this returns.
+    return call.value
 
 
 def _check_nvidia(timeout_s: float) -> str | None:
-    aside = _Aside(ask_nvidia)
-    aside.start()
-    if aside.wait(timeout_s):
-        return aside.reason
-    # A GPU that the driver gets no answer from is the very thing to find.
+    call = SideCall(ask_nvidia, "ft-health")
+    call.start()
+    if call.wait(timeout_s):
+        return call.value
+    # A GPU that does not answer its driver is exactly what this check looks for.
     return f"the GPU and NIC checks have not ended within {timeout_s:g} s"
 
 
@@ -103,7 +78,7 @@ def _judge_command(command: str, timeout_s: float, is_over: threading.Event) -> 
     assert process.stdout is not None
     try:
         with process.stdout:
-            said = _last_line(_watch(process, process.stdout.fileno(), time.monotonic() + timeout_s, is_over))
+            last_line = _last_line(_watch(process, process.stdout.fileno(), time.monotonic() + timeout_s, is_over))
     finally:
         exit_code = process.returncode
         if exit_code is None:
@@ -111,13 +86,13 @@ def _judge_command(command: str, timeout_s: float, is_over: threading.Event) -> 
     if exit_code == 0:
         return None
     ended = f"has not ended within {timeout_s:g} s" if exit_code is None else f"exited with {exit_code}"
-    return f"the health check {ended}" + (f": {said}" if said else "")
+    return f"the health check {ended}" + (f": {last_line}" if last_line else "")
 
 
 def _watch(process: subprocess.Popen[bytes], fd: int, deadline: float, is_over: threading.Event) -> bytes:
-    """Follow a command until it has ended, or must; the end of what it said.
+    """Follow a command until it has ended or must end, and return the end of its output.
 
-    Its end is the shell's: what it leaves in the background may hold the output open for as long as it likes.
+    It ends when its shell ends. What it leaves in the background may hold the output open much longer.
     """
     output = select.poll()
     output.register(fd, select.POLLIN)
@@ -125,20 +100,20 @@ def _watch(process: subprocess.Popen[bytes], fd: int, deadline: float, is_over: 
     while process.poll() is None and time.monotonic() < deadline and not is_over.is_set():
         if not is_open:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GLANCE_S)
-        elif output.poll(GLANCE_S * 1000):
-            part = os.read(fd, TAIL_BYTES)
-            tail, is_open = (tail + part)[-TAIL_BYTES:], bool(part)
-    last = os.read(fd, TAIL_BYTES) if output.poll(0) else b""
-    return (tail + last)[-TAIL_BYTES:]
+                process.wait(COMMAND_POLL_S)
+        elif output.poll(COMMAND_POLL_S * 1000):
+            part = os.read(fd, OUTPUT_TAIL_BYTES)
+            tail, is_open = (tail + part)[-OUTPUT_TAIL_BYTES:], bool(part)
+    last = os.read(fd, OUTPUT_TAIL_BYTES) if output.poll(0) else b""
+    return (tail + last)[-OUTPUT_TAIL_BYTES:]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the command and all it started, as far as a signal can. It was not reaped, so its group is still its own."""
-    with contextlib.suppress(OSError):  # All of it became another user's.
+    """Kill the command and its children. It was not reaped yet, so no other process can have got its group's id."""
+    with contextlib.suppress(OSError):  # All of it belongs to another user now.
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(KILL_S)
+        process.wait(KILL_TIMEOUT_S)
 
 
 def _last_line(output: bytes) -> str:

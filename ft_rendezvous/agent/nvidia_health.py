@@ -1,6 +1,6 @@
-"""What the GPU and NIC checks of nvidia-resiliency-ext say, where it is installed. It is optional, and imported late.
+"""The GPU and NIC checks of nvidia-resiliency-ext, if it is installed. It is optional, and imported late.
 
-Only a check that says so makes a node unfit. A check that raises says nothing about the node: it is logged.
+A node is unfit only if a check says so. A check that raises says nothing about the node, and is logged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _MODULE = f"{_PACKAGE}.shared_utils.health_check"
 
 
 def ask_nvidia() -> str | None:
-    """One line that says what is wrong with a GPU or a NIC of this machine, or None. May hang; does not raise."""
+    """What is wrong with a GPU or a NIC of this machine, in one line, or None. May hang; does not raise."""
     try:
         nvidia = importlib.import_module(_MODULE)
-    except Exception as error:  # Another's code, at its import.
+    except Exception as error:  # Code of another project, at its import.
         if not (isinstance(error, ModuleNotFoundError) and error.name == _PACKAGE):
             log.warning("no GPU and NIC checks: %s cannot be imported: %s: %s", _MODULE, type(error).__name__, error)
         return None
@@ -35,7 +35,7 @@ def _judge(what: str, nvidia: Any, is_healthy: Callable[[Any], bool]) -> str | N
         try:
             if is_healthy(nvidia):
                 return None
-        except Exception as error:  # Another's code, on hardware in whatever state.
+        except Exception as error:  # Code of another project, on hardware that may be broken.
             log.warning("the %s check failed, which says nothing about the node: %s", what, error, exc_info=True)
             return None
     return f"the {what} check of nvidia-resiliency-ext failed: {warnings.first or 'it gives no reason'}"
@@ -48,7 +48,7 @@ def _are_gpus_healthy(nvidia: Any) -> bool:
 def _are_nics_healthy(nvidia: Any) -> bool:
     is_healthy = all(check() is not False for check in _nic_checks(nvidia))
     if not is_healthy:
-        # A check that has failed fails for ever. A link that went down is told once: new checks count from here.
+        # A check that has failed fails for ever. New checks count from here: a link that went down is reported once.
         _nic_checks.cache_clear()
     return is_healthy
 
@@ -57,14 +57,14 @@ def _are_nics_healthy(nvidia: Any) -> bool:
 def _nic_checks(nvidia: Any) -> list[Callable[[], bool]]:
     """One check for the NIC of each GPU.
 
-    They are kept, because a check compares how often its link went down with what it saw before; the first look only
-    takes the count.
+    The checks are kept: a check compares how often its link went down with the count of its last call. Its first call
+    only takes the count.
     """
-    scout = nvidia.NicHealthCheck()
-    if not scout.check_pynvml_availability():
+    probe = nvidia.NicHealthCheck()
+    if not probe.check_pynvml_availability():
         return []
     checks = []
-    for gpu in scout.get_gpu_pci_mapping():
+    for gpu in probe.get_gpu_pci_mapping():
         check = nvidia.NicHealthCheck()
         check.set_nic_device(local_rank=gpu)
         if check.nic_name is not None:
@@ -73,7 +73,7 @@ def _nic_checks(nvidia: Any) -> list[Callable[[], bool]]:
 
 
 class _Warnings(logging.Handler):
-    """The first warning of a logger, while this is entered: the checks log their reason and return only a bool."""
+    """Catches the first warning of a logger: the checks log their reason and return only a bool."""
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.WARNING)

@@ -1,6 +1,6 @@
-"""What the system knows about a process: a descriptor that means it alone, how it ended, which signals it catches.
+"""What the system knows about a process: a descriptor for it alone, how it ended, which signals it catches.
 
-Nothing here raises because a process is gone: processes end when they like.
+A process can end at any moment, so only `open_pidfd` raises for a process that is gone.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ import os
 import select
 from collections.abc import Iterable
 
-_P_PIDFD = getattr(os, "P_PIDFD", 3)  # A Python that was built with older headers does not name it.
+_P_PIDFD = getattr(os, "P_PIDFD", 3)  # A Python that was built with older headers lacks the name.
 
 
 def open_pidfd(pid: int) -> int:
-    """A descriptor of this very process, even after its id went to another. Raises OSError where there are none."""
+    """A descriptor of this very process, even after another process got its id. Raises OSError if there can be none."""
     if not hasattr(os, "pidfd_open"):
         raise OSError(errno.ENOSYS, "this system or this Python has no pidfd_open")
     return os.pidfd_open(pid)
 
 
 def wait_for_any(fds: Iterable[int]) -> set[int]:
-    """Wait until something can be read, or a process has ended, and say where."""
+    """Wait until a descriptor can be read or its process has ended, and return all such descriptors."""
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)
     return {fd for fd, _ in poller.poll()}
 
 
-def exit_code_of(pidfd: int) -> int | None:
-    """How a child ended that has ended: as subprocess has it, None if it was reaped already. Does not reap it.
+def child_exit_code(pidfd: int) -> int | None:
+    """How a child that has ended did so, as in subprocess; None if it was reaped already. Does not reap it.
 
-    May wait, for as long as a debugger holds the child's end back.
+    Waits while a debugger holds back the child's end.
     """
     try:
         end = os.waitid(_P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
         return None
-    assert end is not None, "only a wait that does not block comes back without an answer"
+    assert end is not None, "only a wait with WNOHANG returns None"
     return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Whether a process has a handler for this signal; one that is gone, or that nobody may look at, has none."""
+    """Whether a process has a handler for this signal. False if it is gone or may not be read."""
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
             caught = next((int(line.split()[1], 16) for line in status if line.startswith(b"SigCgt:")), 0)
@@ -52,10 +52,10 @@ def catches(pid: int, signum: int) -> bool:
 
 
 def forward(signum: int, pids: Iterable[int]) -> list[int]:
-    """Send a signal to those who catch it, and say who they are.
+    """Send a signal to the processes that catch it, and return their ids.
 
-    The others are left alone: a SIGUSR1 without a handler is a death sentence. A worker that is still starting has
-    no handler yet, so it gets nothing.
+    The others get nothing, because a SIGUSR1 kills a process without a handler. A worker that is still starting has no
+    handler yet, so it gets nothing either.
     """
     reached: list[int] = []
     for pid in pids:
@@ -63,7 +63,7 @@ def forward(signum: int, pids: Iterable[int]) -> list[int]:
             continue
         try:
             os.kill(pid, signum)
-        except OSError:  # It ended meanwhile, or became another user's.
+        except OSError:  # It has ended, or now belongs to another user.
             continue
         reached.append(pid)
     return reached

@@ -1,8 +1,8 @@
-"""The reaper's own process: waits for the agent to end and, if it went without a word, ends all it left behind.
+"""The reaper's own process: waits for the agent to end. If the agent did not dismiss it, it kills the agent's workers.
 
-Run by its path in an isolated interpreter: importing the package, or more of the standard library than this, would
-double the time it takes to start. It finds processes by an exact entry in their environment, as it was when they were
-started. It trusts no process id: what is killed was looked at while a descriptor held it.
+An isolated interpreter runs this file by its path: to import the package, or more of the standard library, would double
+the time until it has started. It finds processes by an exact entry in the environment that they were started with. It
+trusts no process id: it checks a process again while it holds a descriptor of it, and only then kills it.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ import signal
 import sys
 import time
 
-PAUSE_S = 0.05
-CALM_SCANS = 2
-"""A worker may be caught in the middle of a fork or an exec, where a scan does not see it."""
+SCAN_INTERVAL_S = 0.05
+EMPTY_SCANS_NEEDED = 2
+"""So many scans in a row must find no process: a scan does not see a worker in the middle of a fork or an exec."""
 
-GIVE_UP_S = 5.0
-"""A killed process may stay for long, held by a driver; there is nothing more to do for it."""
+REAP_TIMEOUT_S = 5.0
+"""After this time the reaper gives up. A driver can keep a killed process for long, and nothing can end it."""
 
 
-def has_ended_without_a_word(agent_fd: int, word_fd: int) -> bool:
-    """Wait until the agent ends, or says that it does."""
+def has_ended_without_dismissal(agent_fd: int, dismiss_fd: int) -> bool:
+    """Wait until the agent ends or dismisses the reaper."""
     poller = select.poll()
     poller.register(agent_fd, select.POLLIN)
-    poller.register(word_fd, select.POLLIN)
-    os.set_blocking(word_fd, False)
+    poller.register(dismiss_fd, select.POLLIN)
+    os.set_blocking(dismiss_fd, False)
     while True:
         has_ended = agent_fd in dict(poller.poll())
-        # Read after the poll: an agent speaks before it ends, so the word of one that has ended is here.
+        # Read after the poll: an agent writes before it ends. If it has ended, what it wrote is here.
         try:
-            word = os.read(word_fd, 1)
+            written = os.read(dismiss_fd, 1)
         except BlockingIOError:
-            word = None
-        if word:
+            written = None
+        if written:
             return False
         if has_ended:
             return True
-        if word is not None:
-            poller.unregister(word_fd)  # Closed, which says nothing: it may have been dropped while the agent lives.
+        if written is not None:
+            poller.unregister(dismiss_fd)  # Closed, not written: the agent may still live.
 
 
 def end_carriers(entry: bytes) -> None:
-    """Kill all who have this entry in their environment, until no scan finds one, or it takes too long."""
-    deadline = time.monotonic() + GIVE_UP_S
-    calm_scans = 0
-    while calm_scans < CALM_SCANS and time.monotonic() < deadline:
+    """Kill all processes with this entry in their environment, until no scan finds one or the time is over."""
+    deadline = time.monotonic() + REAP_TIMEOUT_S
+    empty_scans = 0
+    while empty_scans < EMPTY_SCANS_NEEDED and time.monotonic() < deadline:
         found = find_carriers(entry)
         for pid in found:
             _kill(pid, entry)
-        calm_scans = 0 if found else calm_scans + 1
-        time.sleep(PAUSE_S)
+        empty_scans = 0 if found else empty_scans + 1
+        time.sleep(SCAN_INTERVAL_S)
 
 
 def find_carriers(entry: bytes) -> list[int]:
@@ -67,7 +67,7 @@ def _carries(pid: int, entry: bytes) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as environment:
             return entry in environment.read().split(b"\0")
-    except OSError:  # It is gone, or another user's.
+    except OSError:  # It is gone, or belongs to another user.
         return False
 
 
@@ -77,15 +77,15 @@ def _kill(pid: int, entry: bytes) -> None:
     except OSError:
         return
     try:
-        # The id may have gone to another process before the descriptor was opened.
+        # Another process may have got the id before the descriptor was opened.
         if _carries(pid, entry):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except OSError:  # It was faster.
+    except OSError:  # It ended by itself.
         return
     finally:
         os.close(pidfd)
 
 
 if __name__ == "__main__":
-    if has_ended_without_a_word(agent_fd=int(sys.argv[1]), word_fd=int(sys.argv[2])):
+    if has_ended_without_dismissal(agent_fd=int(sys.argv[1]), dismiss_fd=int(sys.argv[2])):
         end_carriers(os.fsencode(sys.argv[3]))

@@ -1,51 +1,55 @@
-"""The one module that reaches into torch: it wraps `SimpleElasticAgent.run` for our handlers only.
+"""Wraps `SimpleElasticAgent.run` and four methods of the agent, for our handlers only.
 
-What no public interface gives:
+This module and `agent_store` are the only ones that use private names of torch. `torch_parts` lists these names. The
+wrappers give what no public interface gives:
 
 - the agent's role and worker count, which let a seat carry the worker ranks;
-- the workers' pids, and the moment before the agent stops them: who failed first, and a goodbye before it spends
-  up to 30 s on stopping;
+- the workers' pids, and the moment before the agent stops them. So this node knows which worker failed first, and says
+  goodbye before it spends up to 30 s on stopping its workers;
 - a result for a node that left gracefully. Stock torch swallows `RendezvousGracefulExitError`, returns None
   and then fails on it (pytorch #194710). Once torch returns a result there, this part does nothing;
 - the run's verdict after the exit barrier, which swallows every error: a node whose workers ended well in a run
   that failed must not exit 0;
-- torch's own reaction to signals, also for an agent that has not started any workers yet, and to the first of two that
-  come at once: SLURM signals the step and then the job, and the second would end an agent that is about to say goodbye.
+- torch's reaction to signals for an agent that has not started workers yet, and only to the first of several signals
+  that come at once: the second one would end an agent that is about to say goodbye.
 """
 
 from __future__ import annotations
 
 import functools
-import signal
+import logging
 import sys
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerGroup, WorkerState
+import torch
+from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerState
+from torch.distributed.elastic.agent.server.api import WorkerGroup as TorchWorkerGroup
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing import api as multiprocessing_api
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
 
-from ft_rendezvous.agent.agent_store import barrier_keys
-from ft_rendezvous.agent.worker_group import Started
+from ft_rendezvous.agent.signals import first_of_burst, replace_handlers, restore_handlers
+from ft_rendezvous.agent.torch_parts import TESTED_TORCH
+from ft_rendezvous.agent.worker_group import STUCK_REASON, StartedWorkers
 from ft_rendezvous.config.load import caught_signals
-from ft_rendezvous.errors import ConfigError
 
 if TYPE_CHECKING:
     from ft_rendezvous.agent.handler import FtRendezvousHandler
 
-_MARK = "_ft_rendezvous_wraps"
-AT_ONCE_S = 3.0
+log = logging.getLogger("ft_rendezvous")
+
+_ORIGINAL = "_ft_rendezvous_original"
+"""The attribute of our wrapper that holds torch's own method."""
+
+SPENT_REASON = "its agent has spent its restarts"
 
 
 def install(handler_type: type[FtRendezvousHandler]) -> None:
-    """Wrap the agent's `run` once. Raises ConfigError if this torch has no such method."""
-    original = getattr(SimpleElasticAgent, "run", None)
-    if original is None:
-        raise ConfigError("this torch has no SimpleElasticAgent.run: install torch 2.8 to 2.13")
-    if hasattr(original, _MARK):
+    """Wrap the agent's `run`, once."""
+    original = SimpleElasticAgent.run
+    if hasattr(original, _ORIGINAL):
         return
 
     @functools.wraps(original)
@@ -56,131 +60,139 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
             untouched: RunResult = original(agent, *args, **kwargs)
             return untouched
         handler.attach(spec.role, spec.local_world_size)
-        last_failure = _tell_of_workers(agent, handler)
-        former, raises = _catch_signals(), multiprocessing_api._terminate_process_handler
-        try:
-            result: RunResult | None = original(agent, *args, **kwargs)
-        except RendezvousClosedError:
-            # The run has failed while this node wanted to try again: what its user needs to see is why it had to.
-            failed = last_failure()
-            if failed is None:
+        wrappers = _AgentWrappers(agent, handler)
+        with _signals_caught():
+            try:
+                result: RunResult | None = original(agent, *args, **kwargs)
+            except RendezvousClosedError:
+                # The run failed while this node wanted to try again. The user needs to see why it had to.
+                if wrappers.failed is None:
+                    raise
+                return wrappers.failed
+            except SignalException:
+                # Torch does not call shutdown() after a signal. The host of the store stays while other nodes need it.
+                handler.shutdown()
                 raise
-            return failed
-        except SignalException:
-            # Torch does not call shutdown() after a signal; whoever hosts the store stays until it is not needed.
-            handler.shutdown()
-            raise
-        finally:
-            handler.detach()
-            multiprocessing_api._terminate_process_handler = getattr(raises, _MARK, raises)
-            for signum, before in former.items():
-                signal.signal(signum, before)
+            finally:
+                handler.detach()
         if result is None:
             return RunResult(state=WorkerState.SUCCEEDED)
         if result.state is WorkerState.SUCCEEDED:
             handler.check_end()
         elif result.state is not WorkerState.FAILED:
+            # Torch's launcher takes every state but FAILED for a success.
             raise RendezvousError(f"the worker group is {result.state.name} and cannot be restarted on this node")
         return result
 
-    setattr(run, _MARK, original)
+    setattr(run, _ORIGINAL, original)
     SimpleElasticAgent.run = run  # type: ignore[method-assign]
 
 
-def missing_parts() -> list[str]:
-    """What this package reaches for in torch and does not find; empty with a torch that it knows."""
-    wanted: list[tuple[Any, str]] = [
-        (SimpleElasticAgent, "run"),
-        *((SimpleElasticAgent, f"_{name}") for name in ("start_workers", "shutdown", "restart_workers")),
-        (SimpleElasticAgent, "_monitor_workers"),
-        (multiprocessing_api, "_terminate_process_handler"),
-    ]
-    missing = [f"{owner.__name__}.{name}" for owner, name in wanted if not hasattr(owner, name)]
-    try:
-        barrier_keys()
-    except ConfigError:
-        missing.append("the names of the exit barrier")
-    return missing
+class _AgentWrappers:
+    """Calls the handler when the agent has started its workers, when they fail, and before it stops them for good."""
 
+    def __init__(self, agent: SimpleElasticAgent, handler: FtRendezvousHandler) -> None:
+        self._agent = agent
+        self._handler = handler
+        self._start = agent._start_workers
+        self._shut_down = agent._shutdown
+        self._restart = agent._restart_workers
+        self._monitor = agent._monitor_workers
+        self._is_restarting = False
+        self._reason_to_give_up = ""
+        self.failed: RunResult | None = None
+        """How the last workers failed, if they did."""
+        for wrapper in (self._start_workers, self._shutdown, self._restart_workers, self._monitor_workers):
+            setattr(agent, wrapper.__name__, wrapper)
 
-def _tell_of_workers(agent: SimpleElasticAgent, handler: FtRendezvousHandler) -> Callable[[], RunResult | None]:
-    """Let the handler know when workers start and before they are stopped, and whether they will be restarted.
-
-    Returns a way to ask how the last workers failed, if they did.
-    """
-    start, shut_down, restart, monitor = (
-        agent._start_workers,
-        agent._shutdown,
-        agent._restart_workers,
-        agent._monitor_workers,
-    )
-    is_restarting = False
-    last_failure: RunResult | None = None
-
-    def _start_workers(group: WorkerGroup) -> dict[int, Any]:
-        nonlocal last_failure
-        last_failure = None
-        pids = start(group)
+    def _start_workers(self, group: TorchWorkerGroup) -> dict[int, Any]:
+        self.failed, self._reason_to_give_up = None, ""
+        self._handler.agent_calls.note("_start_workers")
+        pids = self._start(group)
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
-        context = getattr(agent, "_pcontext", None)
-        if handler.workers is not None:
+        # An agent of another class than torch's LocalElasticAgent may have no such context.
+        context = getattr(self._agent, "_pcontext", None)
+        if self._handler.workers is not None:
             files = (getattr(context, name, {}) for name in ("error_files", "stderrs"))
-            handler.workers.started(Started(pids, ranks, *files))
+            self._handler.workers.started(StartedWorkers(pids, ranks, *files))
         return pids
 
-    def _shutdown(*args: Any, **kwargs: Any) -> None:
-        failure = handler.workers.stop_watch() if handler.workers is not None else None
-        if not is_restarting:
-            handler.say_goodbye_early(sys.exc_info()[1], failure)
-        shut_down(*args, **kwargs)
-
-    def _restart_workers(group: WorkerGroup) -> None:
-        nonlocal is_restarting
-        is_restarting = True
-        try:
-            restart(group)
-        finally:
-            is_restarting = False
-
-    def _monitor_workers(group: WorkerGroup) -> RunResult:
-        nonlocal last_failure
-        result = monitor(group)
-        if result.state is WorkerState.FAILED and handler.workers is not None:
-            handler.workers.confirm({rank: failure.exitcode for rank, failure in result.failures.items()})
-        if result.state is WorkerState.FAILED and handler.workers is not None and handler.workers.is_excused:
-            # They failed of the cycle's end, which their agent is about to see: that costs it no restart.
-            return RunResult(state=WorkerState.HEALTHY)
+    def _monitor_workers(self, group: TorchWorkerGroup) -> RunResult:
+        self._handler.agent_calls.note("_monitor_workers")
+        result = self._monitor(group)
+        workers = self._handler.workers
         if result.state is WorkerState.FAILED:
-            last_failure = result
+            exit_codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
+            if workers is not None and workers.is_excused(exit_codes):
+                # The agent is about to see that the cycle is over. So the failure costs it no restart.
+                return RunResult(state=WorkerState.HEALTHY)
+            self.failed, self._reason_to_give_up = result, SPENT_REASON
+        elif result.state is WorkerState.UNHEALTHY:
+            if workers is not None:
+                workers.report_stuck()
+            self._reason_to_give_up = STUCK_REASON
         return result
 
-    for method in (_start_workers, _shutdown, _restart_workers, _monitor_workers):
-        setattr(agent, method.__name__, method)
-    return lambda: last_failure
+    def _restart_workers(self, group: TorchWorkerGroup) -> None:
+        self._handler.agent_calls.note("_restart_workers")
+        self._is_restarting = True
+        try:
+            self._restart(group)
+        finally:
+            self._is_restarting = False
+
+    def _shutdown(self, *args: Any, **kwargs: Any) -> None:
+        if self._handler.workers is not None:
+            self._handler.workers.stop_watch()
+        if not self._is_restarting:
+            # Torch calls this again at the end of every run: one goodbye is enough.
+            reason, self._reason_to_give_up = self._reason_to_give_up, ""
+            self._handler.say_goodbye_early(sys.exc_info()[1], reason)
+        self._shut_down(*args, **kwargs)
 
 
-def _first_of_several(react: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
-    """React to a signal, and not to those that follow it at once. Torch installs what bears its own handler's name."""
-    reacted_at = float("-inf")
+class AgentCalls:
+    """Which of our wrappers torch's agent has called.
 
-    def react_once(signum: int, frame: Any) -> None:
-        nonlocal reacted_at
-        now = time.monotonic()
-        if now - reacted_at > AT_ONCE_S:
-            reacted_at = now
-            react(signum, frame)
-
-    setattr(react_once, _MARK, react)
-    return react_once
-
-
-def _catch_signals() -> dict[signal.Signals, Any]:
-    """Torch catches signals once it has started workers; an agent that waits for its place must say goodbye too.
-
-    Returns the former handlers, where Python let us change them.
+    A torch that has a method, but does not call it any more, would pass the check of its parts. Then this node would
+    work less well than it should, without a word. So the handler says which calls must have come before its own.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    handler = _first_of_several(multiprocessing_api._terminate_process_handler)
-    multiprocessing_api._terminate_process_handler = handler  # type: ignore[assignment]
-    return {signum: signal.signal(signum, handler) for signum in caught_signals()}
+
+    def __init__(self) -> None:
+        self._called: set[str] = set()
+        self._has_warned = False
+
+    def note(self, name: str) -> None:
+        self._called.add(name)
+
+    def expect(self, *names: str) -> None:
+        """Warn, once, if the agent has not called one of these."""
+        bypassed = [name for name in names if name not in self._called]
+        if bypassed and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "torch %s does not call %s of its agent: failures and drains of this node may be handled late or not "
+                "at all; use torch %s, or a newer ft-rendezvous",
+                torch.__version__,
+                ", ".join(bypassed),
+                TESTED_TORCH,
+            )
+
+
+@contextmanager
+def _signals_caught() -> Iterator[None]:
+    """Let an agent react to signals from the start, and to the first of several at once.
+
+    Torch itself catches signals only when it has started workers. An agent that waits for its place must say goodbye,
+    too. Torch then installs the function that has the name of its own handler: that is ours.
+    """
+    torchs_handler = multiprocessing_api._terminate_process_handler
+    handler = first_of_burst(torchs_handler)
+    former = replace_handlers(caught_signals(), handler)
+    if former:
+        multiprocessing_api._terminate_process_handler = handler  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        multiprocessing_api._terminate_process_handler = torchs_handler
+        restore_handlers(former)

@@ -1,8 +1,8 @@
-"""The agent's door: where workers of this node lay their messages, and a thread that takes them in.
+"""The agent's inbox: a socket to which the workers of this node send messages, and a thread that receives them.
 
-An abstract socket of Linux: it has no file, so a crash leaves nothing on the disk, and no permissions either, so the
-kernel's word on who sent a datagram is checked for each. Whatever is sent here, the thread lives on. The door decides
-nothing: a message of an earlier cycle is passed on like any other, and whoever receives it compares the cycle.
+An abstract socket of Linux has no file, so a crash leaves nothing on the disk. It has no permissions either, so the
+inbox checks for each datagram which user sent it. No datagram ends the thread. The inbox decides nothing: it passes on
+a message of an earlier cycle like any other, and the receiver compares the cycle.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ import struct
 import threading
 from collections.abc import Callable
 
-from ft_rendezvous.agent.worker_messages import MAX_MESSAGE_BYTES, Fault, Message, decode, socket_name
+from ft_rendezvous.agent.worker_messages import MAX_MESSAGE_BYTES, Fault, WorkerMessage, decode, socket_name
 
 log = logging.getLogger("ft_rendezvous")
 
-STOP_S = 1.0
-"""How long `close` waits for a message that is being passed on: whoever closes may hold what the receiver waits for."""
+CLOSE_TIMEOUT_S = 1.0
+"""How long `close` waits for a message that is being passed on: the caller may hold a lock that the receiver needs."""
 
 _CREDENTIALS = struct.Struct("iII")  # The kernel's `struct ucred`: pid, uid, gid.
 _SENDER_BYTES = socket.CMSG_SPACE(_CREDENTIALS.size)
 
 
-class Door:
-    """Open from its creation until it is closed. Raises OSError where there can be none."""
+class WorkerInbox:
+    """Open from its creation until it is closed. Raises OSError where the system allows no such socket."""
 
-    def __init__(self, on_message: Callable[[Message], None]) -> None:
-        """The door's thread calls `on_message`, one message at a time; what comes while it runs waits, up to a few."""
+    def __init__(self, on_message: Callable[[WorkerMessage], None]) -> None:
+        """The inbox's thread calls `on_message` for one message at a time. Meanwhile a few more messages can wait."""
         self.address = f"@ft-rendezvous/{secrets.token_hex(16)}"
-        """What workers find as FT_DOOR."""
+        """What workers find as FT_INBOX."""
         self._on_message = on_message
         self._uid = os.getuid()
-        self._told: set[Fault] = set()
+        self._logged_faults: set[Fault] = set()
         self._lock = threading.Lock()
         self._is_closed = False
         self._socket = _open(self.address)
-        self._thread = threading.Thread(target=self._listen, name="ft-door", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="ft-inbox", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; what was laid here before is still passed on. A second call does nothing."""
+        """End the thread. It still passes on the messages that came before. A second call does nothing."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
                 self._socket.shutdown(socket.SHUT_RD)
         if threading.current_thread() is not self._thread:
-            self._thread.join(STOP_S)
+            self._thread.join(CLOSE_TIMEOUT_S)
 
     def _listen(self) -> None:
-        # The thread alone closes the socket: nobody else can know that it does not sit on it.
+        # Only this thread closes the socket: another thread cannot know whether this one still reads from it.
         with self._socket:
             while True:
-                # There is room for the sender and no more: descriptors that somebody attaches are not received.
+                # There is room for the sender and no more, so the kernel drops descriptors that a sender attaches.
                 data, sender, flags, _ = self._socket.recvmsg(MAX_MESSAGE_BYTES, _SENDER_BYTES)
-                if not sender:  # Every datagram has one, even an empty datagram: this is the end.
+                if not sender:  # Every datagram has a sender, even an empty one. So the socket was shut down.
                     return
                 _, uid, _ = _CREDENTIALS.unpack(sender[0][2])
                 if uid != self._uid:
@@ -65,28 +65,28 @@ class Door:
                 elif flags & socket.MSG_TRUNC:
                     self._ignore(Fault.TOO_LONG)
                 else:
-                    self._take_in(data)
+                    self._receive(data)
 
-    def _take_in(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         message = decode(data)
         if isinstance(message, Fault):
             self._ignore(message)
             return
         try:
             self._on_message(message)
-        except Exception:  # The receiver's trouble with one message must not close the door to the next.
+        except Exception:  # An error of the receiver with one message must not stop the messages after it.
             log.exception("a worker's message was lost: %s", message)
 
     def _ignore(self, fault: Fault) -> None:
-        if fault not in self._told:
-            self._told.add(fault)
-            log.warning("ignored a message at the door: %s; more of this kind will not be told", fault)
+        if fault not in self._logged_faults:
+            self._logged_faults.add(fault)
+            log.warning("ignored a message to the agent's inbox: %s; this warning is not repeated", fault)
 
 
 def _open(address: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        # Before there is a name to send to, so that no datagram comes without its sender.
+        # Set before the socket has a name: every datagram that can be sent to it carries its sender.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         sock.bind(socket_name(address))
     except BaseException:

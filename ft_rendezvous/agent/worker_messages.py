@@ -1,7 +1,8 @@
-"""What a worker tells its agent, and the bytes of it: one JSON object in one datagram.
+"""What a worker says to its agent, and how it is encoded: one JSON object in one datagram.
 
-Both sides share this, and training scripts import the worker's: nothing beyond the standard library is needed here.
-Decoding is strict, for whoever can reach the door may send anything, and returns what is wrong instead of raising it.
+The agent and `ft_rendezvous.worker` share this module, and training scripts import it: it needs nothing beyond the
+standard library. Any process of this machine can send to the inbox, so decoding is strict. It returns a fault instead
+of raising.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ MAX_MESSAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
-    """A worker asks that the whole group restarts into a new cycle."""
+class RestartMessage:
+    """A worker asks for a restart of all workers, in a new cycle."""
 
     cycle_id: int
     local_rank: int
@@ -26,7 +27,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
+class DrainMessage:
     """A worker asks that its node gives up its place in the next cycle."""
 
     cycle_id: int
@@ -35,16 +36,20 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtCheckpoint:
-    """A worker tells that a checkpoint has just been written."""
+class CheckpointMessage:
+    """A worker says that a checkpoint has just been written."""
 
     cycle_id: int
     local_rank: int
 
 
-Message = Restart | Drain | AtCheckpoint
+WorkerMessage = RestartMessage | DrainMessage | CheckpointMessage
 
-_TYPES: dict[str, type[Message]] = {"restart": Restart, "drain": Drain, "at_checkpoint": AtCheckpoint}
+_TYPES: dict[str, type[WorkerMessage]] = {
+    "restart": RestartMessage,
+    "drain": DrainMessage,
+    "at_checkpoint": CheckpointMessage,
+}
 _NAMES = {message_type: name for name, message_type in _TYPES.items()}
 
 
@@ -54,42 +59,43 @@ class Fault(StrEnum):
     FOREIGN = "it is from another user"
     TOO_LONG = f"it has more than {MAX_MESSAGE_BYTES} bytes"
     NOT_JSON = "it is not JSON"
-    UNKNOWN = "it says nothing that is known here"
-    BAD_FIELDS = "its fields are not those of such a message"
+    UNKNOWN = "it is no known kind of message"
+    BAD_FIELDS = "its fields are not those of its kind of message"
 
 
-def encode(message: Message) -> bytes:
+def encode(message: WorkerMessage) -> bytes:
+    """The datagram for a message."""
     return json.dumps({"says": _NAMES[type(message)], **asdict(message)}).encode()
 
 
-def decode(data: bytes) -> Message | Fault:
-    """The message in a datagram, its reason fit for any log and any record; or what is wrong with it."""
+def decode(data: bytes) -> WorkerMessage | Fault:
+    """The message in a datagram, or what is wrong with it. A reason comes out as one clean line."""
     if len(data) > MAX_MESSAGE_BYTES:
         return Fault.TOO_LONG
     try:
-        told = json.loads(data.decode())
+        content = json.loads(data.decode())
     except (ValueError, RecursionError):
         return Fault.NOT_JSON
-    says = told.pop("says", None) if isinstance(told, dict) else None
-    if not isinstance(says, str) or says not in _TYPES:
+    kind = content.pop("says", None) if isinstance(content, dict) else None
+    if not isinstance(kind, str) or kind not in _TYPES:
         return Fault.UNKNOWN
-    message_type = _TYPES[says]
-    if {item.name for item in fields(message_type)} != told.keys():
+    message_type = _TYPES[kind]
+    if {item.name for item in fields(message_type)} != content.keys():
         return Fault.BAD_FIELDS
-    if not all(_is_sound(name, value) for name, value in told.items()):
+    if not all(_is_valid(name, value) for name, value in content.items()):
         return Fault.BAD_FIELDS
-    if "reason" in told:
-        told["reason"] = one_line(told["reason"])
-    return message_type(**told)
+    if "reason" in content:
+        content["reason"] = one_line(content["reason"])
+    return message_type(**content)
 
 
 def socket_name(address: str) -> str:
-    """The abstract socket that an address means: a NUL cannot stand in an environment, so an @ stands for it."""
-    assert address.startswith("@"), "the address of a door starts with @"
+    """The name of the abstract socket. An environment variable cannot hold its leading NUL, so an address has an @."""
+    assert address.startswith("@"), "the address of an inbox starts with @"
     return "\0" + address[1:]
 
 
-def _is_sound(name: str, value: Any) -> bool:
+def _is_valid(name: str, value: Any) -> bool:
     if name == "reason":
         return isinstance(value, str)
-    return type(value) is int and 0 <= value < 1 << 63  # A bool is an int, and is no number here.
+    return type(value) is int and 0 <= value < 1 << 63  # In Python a bool is an int. Here it is not a number.

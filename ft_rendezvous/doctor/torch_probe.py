@@ -44,7 +44,7 @@ def probe_torch() -> Torch:
     import_s = time.perf_counter() - began
     version = str(torch.__version__)
     try:
-        from ft_rendezvous.agent.torch_patches import missing_parts  # noqa: PLC0415
+        from ft_rendezvous.agent.torch_parts import missing_parts  # noqa: PLC0415
         from ft_rendezvous.protocol.ops import Get, Set  # noqa: PLC0415
         from ft_rendezvous.store import net  # noqa: PLC0415
         from ft_rendezvous.store.client import ServedStore  # noqa: PLC0415

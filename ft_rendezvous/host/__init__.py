@@ -1,4 +1,4 @@
-"""What hosts a run: the store's server, the coordinator's thread, and the file with the verdict.
+"""What hosts a run: the store's server, the coordinator's threads, and the file with the verdict.
 
-Owns the life of a run's store. Must not know torch's agent, nor a node that trains.
+Owns the life of a run's store. Must not know torch's agent or a node that trains.
 """

@@ -22,7 +22,7 @@ from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.host.verdict_file import FirstFailureReport, VerdictReport, write_verdict
+from ft_rendezvous.host.verdict_file import FirstFailureReport, VerdictReport, write_verdict_in_time
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.journal import HostLeft, Journal, RunBegan, tell_all
 from ft_rendezvous.protocol.ops import Delete, perform_move
@@ -35,7 +35,7 @@ log = logging.getLogger("ft_rendezvous")
 
 
 class Host:
-    """Serves one run until it is closed and everybody has gone."""
+    """Serves one run until it is closed and every node has gone."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Host:
         )
         self._journal(began(settings, epoch))
         perform_move(served, self.coordinator.start())
-        # A full collection looks through all of torch's objects, for a tenth of a second, in the thread that seals.
-        self._has_frozen = gc.get_freeze_count() == 0  # What somebody else has frozen is not ours to unfreeze.
+        # A full garbage collection goes through all of torch's objects: a tenth of a second in the thread that seals.
+        self._has_frozen = gc.get_freeze_count() == 0  # What other code has frozen stays frozen.
         if self._has_frozen:
             gc.freeze()
         self._bell = StoreSocket("localhost", served.port)
@@ -71,12 +71,17 @@ class Host:
     def verdict(self) -> Verdict | None:
         return self.coordinator.verdict
 
+    @property
+    def node_count(self) -> int:
+        """How many nodes are in the run."""
+        return len(self.coordinator.roster.members)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the run is closed and every node has said goodbye or lost its lease."""
         return self._done.wait(timeout_s)
 
     def stop(self) -> None:
-        """Stop serving. Whoever is still connected sees a reset connection."""
+        """Stop serving. A node that is still connected sees a reset connection."""
         self._done.set()
         self._rung.set()
         self._bell.close()
@@ -93,11 +98,11 @@ class Host:
             self._recorder.close()
 
     def _open_window(self, recorder: Recorder) -> QueryServer | None:
-        """For onlookers; a run needs none."""
+        """Answers `ftr status` and `ftr events`. A run goes on without it."""
         try:
             return QueryServer(recorder.look, self.coordinator.keys, self._served.port)
         except StoreUnavailable as error:
-            log.warning("ftr status and ftr events cannot ask this run through its store: %s", error)
+            log.warning("ftr status and ftr events cannot reach this run through its store: %s", error)
             return None
 
     def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
@@ -111,14 +116,14 @@ class Host:
                 wake_at = perform_move(self._served, self.coordinator.tick())
                 self._rung.wait(max(0.0, wake_at - time.monotonic()))
                 self._rung.clear()
-        except Exception as error:  # A thread's end: whatever went wrong must not leave the nodes waiting.
+        except Exception as error:  # The end of a thread: no error may leave the nodes waiting.
             log.exception("the coordinator failed; closing the run")
             self._close_after(error)
         finally:
             self._done.set()
 
     def _write_verdict(self, verdict: Verdict, cycle_id: int, first: FailureNote | None) -> None:
-        """For the batch script to read. A disk that is full must not keep the run from ending."""
+        """Write the file that the batch script reads. The run must end even if the disk is full or hangs."""
         if self._verdict_path is None:
             return
         failure = None
@@ -135,27 +140,29 @@ class Host:
             first_failure=failure,
         )
         try:
-            write_verdict(self._verdict_path, report)
+            write_verdict_in_time(self._verdict_path, report)
+        except TimeoutError as error:
+            log.warning("%s is not written yet: %s; the run ends without waiting for it", self._verdict_path, error)
         except OSError as error:
             log.error("the verdict could not be written to %s: %s", self._verdict_path, error)
 
     def _close_after(self, error: Exception) -> None:
-        """Close the run as failed and give the nodes time to hear it; failing that, cut them off."""
+        """Close the run as failed and give the nodes time to hear it. If that fails, too, stop the store."""
         verdict = Verdict(
             VerdictKind.FAILED, f"the coordinator failed: {type(error).__name__}: {error}", is_retryable=True
         )
         try:
             perform_move(self._served, self.coordinator.close(verdict))
             self._done.wait(self._settings.store_grace_s)
-        except Exception:  # Nobody decides any more: the nodes must not be left waiting.
+        except Exception:  # No coordinator runs any more: the nodes must not be left waiting.
             log.exception("the run could not be closed; stopping the store")
             self._served.stop()
 
     def _listen_for_bell(self) -> None:
         """Turn the bell key into a wake-up.
 
-        The key is deleted before the coordinator looks again, and nodes write before they ring: whatever was
-        rung for before the deletion is seen by the look that follows it.
+        A node writes its record before it rings. This thread deletes the key before the coordinator reads. So the
+        coordinator's next read sees every record whose bell this deletion has removed.
         """
         bell = self.coordinator.keys.bell
         try:
@@ -165,7 +172,7 @@ class Host:
                 self._rung.set()
         except StoreUnavailable:
             if not self._done.is_set():
-                log.warning("the bell is lost; the coordinator looks by the clock alone")
+                log.warning("the bell is lost; the coordinator now reads by the clock alone")
 
 
 def began(settings: RunSettings, epoch: str) -> RunBegan:

@@ -1,4 +1,4 @@
-"""Starts the host of a run: its store, its coordinator, and what records the run."""
+"""Starts the host of a run: its store, its coordinator, and its recorder."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def serve(
     try:
         return Host(served, settings, epoch, journal, verdict_path, recorder=recorder)
     except BaseException:
-        recorder.close()  # Its keeper would live as long as this process, and hold the port of the page.
+        recorder.close()  # Else its keeper would live as long as this process, and hold the port of the page.
         raise
 
 
 def start_recorder(run_id: str, epoch: str, state: StateSettings) -> Recorder:
-    """What records the run. A keeper writes it down and shows it, if the settings ask for that."""
+    """The recorder of the run. With a keeper, if the settings ask for files or a page."""
     if state.directory is None and state.port is None:
         return Recorder(state.history)
     folder = None if state.directory is None else run_folder(Path(state.directory).absolute(), run_id, epoch)

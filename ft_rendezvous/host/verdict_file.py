@@ -1,4 +1,4 @@
-"""How a run ended, as a file for whoever watches jobs: written whole or not at all."""
+"""How a run ended, as a file for batch scripts and monitoring. The file is complete or absent."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from pathlib import Path
 import msgspec
 
 from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.host.side_call import SideCall
+
+VERDICT_FILE_TIMEOUT_S = 5.0
+"""How long the end of a run waits for its verdict file."""
 
 
 class FirstFailureReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The failure that everything after it followed from."""
+    """The failure that caused all others."""
 
     node: str
     rank: int | None
     exit_code: int | None
-    """As subprocess has it, negative for a signal; None if nobody saw it, as with a node that was lost."""
+    """As in subprocess: negative for a signal. None if it is unknown, as for a lost node."""
     cycle: int
     reason: str
 
 
 class VerdictReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of the file, by its own names."""
+    """The content of the file, with the names of its fields."""
 
     run_id: str
     verdict: VerdictKind
     reason: str
     is_retryable: bool = False
-    """Whether the same job may do better if it is started again."""
+    """Whether the same job may succeed if it is started again."""
     cycle: int
     first_failure: FirstFailureReport | None = None
     written_at: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
@@ -40,13 +44,34 @@ class VerdictReport(msgspec.Struct, frozen=True, kw_only=True):
         assert self.written_at.utcoffset() == timedelta(0), "times in files are UTC, and say so"
 
 
-def write_verdict(path: Path, report: VerdictReport) -> None:
-    """Put the report in the place of whatever file is at `path`. Once this returns, it survives a power cut.
+def write_verdict_in_time(path: Path, report: VerdictReport) -> None:
+    """Write the report in a thread of its own. The coordinator calls this, and must not hang with the file system.
 
-    Raises OSError, and leaves what was there, and nothing else.
+    Raises OSError as `write_verdict` does, and TimeoutError if the write has not ended in time. It may still end later.
+    """
+
+    def write() -> OSError | None:
+        try:
+            write_verdict(path, report)
+        except OSError as error:
+            return error
+        return None
+
+    call = SideCall(write, "ft-verdict-file")
+    call.start()
+    if not call.wait(VERDICT_FILE_TIMEOUT_S):
+        raise TimeoutError(f"its file system has not answered within {VERDICT_FILE_TIMEOUT_S:g} s")
+    if call.value is not None:
+        raise call.value
+
+
+def write_verdict(path: Path, report: VerdictReport) -> None:
+    """Write the report to `path`, in place of a file that is there. Once this returns, it survives a power cut.
+
+    Raises OSError. Then the former file is still there, and no other file is left.
     """
     if path.exists() and not path.is_file():
-        # A rename would put a file in the place of /dev/null, for everybody.
+        # A rename would replace /dev/null by a file, for all users of the machine.
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".verdict-{secrets.token_hex(8)}")
@@ -63,7 +88,7 @@ def write_verdict(path: Path, report: VerdictReport) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """A rename is on the disk only when the directory is."""
+    """A rename is on the disk only after the directory is."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

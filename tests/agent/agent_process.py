@@ -1,4 +1,4 @@
-"""An agent for the tests of the reaper: starts one, then two workers in their own sessions, then does as it is told."""
+"""An agent for the tests of the reaper: it starts a reaper and two workers, then obeys the test."""
 
 from __future__ import annotations
 

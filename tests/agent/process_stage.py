@@ -63,7 +63,7 @@ class ProcessStage:
 
 @dataclass
 class Agent:
-    """A process that has started a reaper and workers, and does as it is told."""
+    """A process that has started a reaper and workers, and obeys the test."""
 
     process: subprocess.Popen[bytes]
     reaper: int = 0
@@ -71,8 +71,8 @@ class Agent:
 
     def hear(self) -> None:
         assert self.process.stdout is not None
-        told: dict[str, Any] = json.loads(self.process.stdout.readline())
-        self.reaper, self.workers = told["reaper"], tuple(told["workers"])
+        pids: dict[str, Any] = json.loads(self.process.stdout.readline())
+        self.reaper, self.workers = pids["reaper"], tuple(pids["workers"])
 
     def tell(self, word: str) -> None:
         """Have it do something, and wait until it is done."""

@@ -1,4 +1,4 @@
-"""A signal is forwarded to those who catch it: nobody else would survive it."""
+"""A signal is forwarded only to processes that catch it: the others would die of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ while True:
 """
 
 
-def test_a_signal_reaches_those_who_catch_it_and_nobody_else(stage: ProcessStage) -> None:
+def test_a_signal_reaches_only_processes_that_catch_it(stage: ProcessStage) -> None:
     catcher = stage.start((sys.executable, "-S", "-c", CATCHER))
     assert catcher.stdout is not None
     catcher.stdout.readline()
@@ -53,7 +53,7 @@ def test_the_last_signal_has_its_place_in_the_mask() -> None:
     assert not catches(os.getpid(), signal.SIGRTMAX)
 
 
-def test_who_ends_between_the_look_and_the_signal_is_not_reached(
+def test_a_process_that_ends_before_the_signal_comes_is_not_reached(
     stage: ProcessStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = stage.start(("true",))

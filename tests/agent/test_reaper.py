@@ -72,7 +72,7 @@ def test_the_reaper_outlives_every_polite_signal_from_its_start_on(stage: Proces
     wait_for_end(*agent.workers, agent.reaper)
 
 
-def test_an_agent_that_ends_without_a_word_is_as_good_as_killed(stage: ProcessStage, marker: str) -> None:
+def test_an_agent_that_ends_without_dismissing_its_reaper_counts_as_killed(stage: ProcessStage, marker: str) -> None:
     agent = stage.start_agent(marker, *SLEEPS)
     assert agent.process.stdin is not None
     agent.process.stdin.close()
@@ -87,7 +87,7 @@ def test_one_scan_without_a_carrier_is_not_the_end(
     carriers = [stage.start(SLEEPS, {MARKER_VARIABLE: marker}) for _ in range(2)]
     scans = iter([[], [carriers[0].pid], [], [carriers[1].pid], [], []])
     monkeypatch.setattr(reaper_main, "_other_processes", lambda: next(scans))
-    monkeypatch.setattr(reaper_main, "GIVE_UP_S", 120)
+    monkeypatch.setattr(reaper_main, "REAP_TIMEOUT_S", 120)
     reaper_main.end_carriers(f"{MARKER_VARIABLE}={marker}".encode())
     assert [carrier.wait() for carrier in carriers] == [-signal.SIGKILL] * 2
     assert list(scans) == []
@@ -97,7 +97,7 @@ def test_a_process_that_does_not_die_is_given_up(
     stage: ProcessStage, marker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carrier = stage.start(SLEEPS, {MARKER_VARIABLE: marker})
-    monkeypatch.setattr(reaper_main, "GIVE_UP_S", 0.2)
+    monkeypatch.setattr(reaper_main, "REAP_TIMEOUT_S", 0.2)
     monkeypatch.setattr(reaper_main, "_kill", lambda *_: None)
     reaper_main.end_carriers(f"{MARKER_VARIABLE}={marker}".encode())
     assert is_alive(carrier.pid)
@@ -122,8 +122,8 @@ def test_what_a_dismissed_agent_leaves_lives_on(stage: ProcessStage, marker: str
 
 
 @pytest.mark.parametrize("word", [b".", b""], ids=["dismissed", "only closed"])
-def test_the_word_of_an_agent_that_has_ended_still_counts(stage: ProcessStage, marker: str, word: bytes) -> None:
-    """Whoever is slow to look finds both at once, the word and the end."""
+def test_the_dismissal_by_an_agent_that_has_ended_still_counts(stage: ProcessStage, marker: str, word: bytes) -> None:
+    """A slow reaper sees both at once: the dismissal and the end of the agent."""
     agent = stage.start(("true",))
     agent_fd = os.pidfd_open(agent.pid)
     wait_for_zombie(agent)
@@ -157,7 +157,7 @@ def test_a_dismissed_reaper_leaves_no_zombie_and_no_descriptor(marker: str) -> N
 
 def test_a_dismissed_reaper_leaves_by_itself(marker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a machine so busy that it takes long: only one that does not leave is killed."""
-    monkeypatch.setattr("ft_rendezvous.agent.reaper.FAREWELL_S", 120)
+    monkeypatch.setattr("ft_rendezvous.agent.reaper.DISMISS_TIMEOUT_S", 120)
     reaper = Reaper.start(marker)
     assert reaper._child is not None
     process = reaper._child.process
@@ -178,19 +178,19 @@ def test_a_reaper_in_trouble_can_be_dismissed(marker: str, signum: signal.Signal
     assert open_fds() == before
 
 
-def test_a_reaper_that_died_is_told_of(marker: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reaper_that_died_is_logged(marker: str, caplog: pytest.LogCaptureFixture) -> None:
     reaper = Reaper.start(marker)
     assert reaper.pid is not None
     os.kill(reaper.pid, signal.SIGKILL)
     wait_for_end(reaper.pid)
     reaper.dismiss()
-    assert "the reaper was gone before its agent exit_code=-9" in caplog.text
+    assert "the reaper ended before its agent exit_code=-9" in caplog.text
 
 
 # --- what it keeps, and where it cannot be ----------------------------------------------------------
 
 
-def test_who_reads_the_agents_output_to_its_end_does_not_wait_for_the_reaper(stage: ProcessStage, marker: str) -> None:
+def test_a_reader_of_the_agents_output_does_not_wait_for_the_reaper(stage: ProcessStage, marker: str) -> None:
     agent = stage.start_agent(marker, *SLEEPS)
     os.kill(agent.reaper, signal.SIGSTOP)
     agent.kill()

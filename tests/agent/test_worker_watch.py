@@ -1,4 +1,4 @@
-"""The watch tells who failed first, once, and leaves every worker to be reaped by its Popen."""
+"""The watch reports the first failure, once, and leaves every worker to be reaped by its Popen."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Watched:
         stdin.close()
         wait_for_zombie(self.workers[rank])
 
-    def told(self) -> list[tuple[int, int | None]]:
+    def reported(self) -> list[tuple[int, int | None]]:
         return [(report.local_rank, report.exit_code) for report in self.reports]
 
 
@@ -62,7 +62,7 @@ def test_an_exit_code_is_reported_and_left_to_popen(stage: ProcessStage) -> None
     watched.release(1)
     wait_until("a report", lambda: bool(watched.reports))
     now = time.monotonic()
-    assert watched.told() == [(1, 3)]
+    assert watched.reported() == [(1, 3)]
     assert 0 < watched.reports[0].after_s <= now - watched.since
     assert watch.failure == watched.reports[0]
     watch.stop()
@@ -75,7 +75,7 @@ def test_a_signal_is_a_negative_code(stage: ProcessStage) -> None:
     watched.workers[0].kill()
     wait_until("a report", lambda: bool(watched.reports))
     watch.stop()
-    assert watched.told() == [(0, -signal.SIGKILL)]
+    assert watched.reported() == [(0, -signal.SIGKILL)]
     assert watched.workers[0].wait() == -signal.SIGKILL
 
 
@@ -87,7 +87,7 @@ def test_only_the_first_is_reported(stage: ProcessStage) -> None:
     watched.release(0)
     watched.release(1)
     watch.stop()
-    assert watched.told() == [(2, 5)]
+    assert watched.reported() == [(2, 5)]
 
 
 def test_of_several_seen_at_once_it_is_the_lowest_rank_that_failed(stage: ProcessStage) -> None:
@@ -97,7 +97,7 @@ def test_of_several_seen_at_once_it_is_the_lowest_rank_that_failed(stage: Proces
     watch = watched.begin()
     wait_until("a report", lambda: bool(watched.reports))
     watch.stop()
-    assert watched.told() == [(1, 4)]
+    assert watched.reported() == [(1, 4)]
 
 
 def test_a_good_end_is_no_failure_and_the_watch_goes_on(stage: ProcessStage) -> None:
@@ -108,7 +108,7 @@ def test_a_good_end_is_no_failure_and_the_watch_goes_on(stage: ProcessStage) -> 
     watched.release(2)
     wait_until("a report", lambda: bool(watched.reports))
     watch.stop()
-    assert watched.told() == [(2, 7)]
+    assert watched.reported() == [(2, 7)]
 
 
 def test_the_watch_ends_by_itself_when_all_have_ended_well(stage: ProcessStage) -> None:
@@ -139,7 +139,7 @@ def test_a_failure_from_before_the_stop_is_reported(stage: ProcessStage) -> None
     watched = Watched(stage, [3])
     watched.release(0)
     watched.begin().stop()
-    assert watched.told() == [(0, 3)]
+    assert watched.reported() == [(0, 3)]
 
 
 def test_of_a_worker_that_was_reaped_the_code_is_unknown(stage: ProcessStage) -> None:
@@ -147,11 +147,11 @@ def test_of_a_worker_that_was_reaped_the_code_is_unknown(stage: ProcessStage) ->
     watched.release(0)
     watched.workers[0].wait()
     watched.begin().stop()
-    assert watched.told() == [(0, None)]
+    assert watched.reported() == [(0, None)]
 
 
 def test_of_a_worker_that_another_reaps_the_code_is_unknown(stage: ProcessStage) -> None:
-    """A grandchild can be waited for by nobody here, as a child that the agent was quicker to reap."""
+    """This process cannot wait for a grandchild. The same holds for a child that the agent has reaped."""
     parent = stage.start(("sh", "-c", "sleep 600 & echo $!; wait"))
     assert parent.stdout is not None
     grandchild = int(parent.stdout.readline())
@@ -232,7 +232,7 @@ def test_a_worker_under_a_debugger_is_waited_for(stage: ProcessStage) -> None:
     tracer.kill()
     wait_until("a report", lambda: bool(watched.reports))
     watch.stop()
-    assert watched.told() == [(0, 3)]
+    assert watched.reported() == [(0, 3)]
 
 
 TRACER = """

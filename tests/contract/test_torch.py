@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -11,10 +13,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import DistStoreError, HashStore
@@ -24,6 +28,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousError,
     RendezvousGracefulExitError,
     RendezvousHandler,
     RendezvousParameters,
@@ -31,15 +36,19 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.utils import store as store_util
 
-from ft_rendezvous.agent import torch_patches
+from ft_rendezvous.agent import entry, torch_patches
 from ft_rendezvous.agent.agent_store import AgentStore, barrier_keys
 from ft_rendezvous.agent.handler import FtRendezvousHandler, create_handler
+from ft_rendezvous.agent.torch_parts import PARTS, TESTED_TORCH, missing_parts
+from ft_rendezvous.agent.worker_group import STUCK_REASON
 from ft_rendezvous.config.settings import NodeSettings, Settings, parse_settings
-from ft_rendezvous.core.model import NodeInfo, Verdict, VerdictKind
+from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
 from ft_rendezvous.core.seats import rank_workers
+from ft_rendezvous.doctor.checks.software import SUPPORTED
 from ft_rendezvous.errors import ConfigError, FtError, StoreUnavailable
 from ft_rendezvous.protocol.node_policy import ends_well
 from ft_rendezvous.protocol.participant import Place
+from tests.agent.fake_link import FakeLink
 from tests.contract.benches import LONG_S
 from tests.contract.live import LiveNode, LiveRun, live_run
 from tests.support.proxy import Proxy
@@ -66,11 +75,11 @@ def test_a_torch_without_the_exit_barrier_is_refused_by_the_creator(
     monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
     monkeypatch.delattr(module, name)
-    with pytest.raises(ConfigError, match=r"no exit barrier that ft-rendezvous knows .* install torch"):
+    with pytest.raises(ConfigError, match=rf"{module.__name__}\.{name}.* tested with torch .* install"):
         create_handler(parameters())
 
 
-# --- the seams --------------------------------------------------------------------------------------
+# --- the wrappers -----------------------------------------------------------------------------------
 
 
 def parameters(**changes: Any) -> RendezvousParameters:
@@ -109,7 +118,7 @@ class Agent(SimpleElasticAgent):
 def stock_run() -> Iterator[Any]:
     """Torch's own `run`, put back after the test."""
     installed = SimpleElasticAgent.run
-    stock = getattr(installed, torch_patches._MARK, installed)
+    stock = getattr(installed, torch_patches._ORIGINAL, installed)
     SimpleElasticAgent.run = stock  # type: ignore[method-assign]
     yield stock
     SimpleElasticAgent.run = installed  # type: ignore[method-assign]
@@ -124,22 +133,170 @@ def test_installing_twice_wraps_once(stock_run: Any) -> None:
     once = SimpleElasticAgent.run
     torch_patches.install(FtRendezvousHandler)
     assert SimpleElasticAgent.run is once
-    assert getattr(once, torch_patches._MARK) is stock_run
+    assert getattr(once, torch_patches._ORIGINAL) is stock_run
 
 
 @pytest.mark.usefixtures("stock_run")
-def test_a_torch_whose_agent_has_no_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_patches, "SimpleElasticAgent", object)
-    with pytest.raises(ConfigError, match="install torch"):
-        torch_patches.install(FtRendezvousHandler)
+@pytest.mark.parametrize(("module_name", "part"), [(module, part) for module in PARTS for part in PARTS[module]])
+def test_a_torch_that_lacks_a_part_is_refused_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, module_name: str, part: str
+) -> None:
+    assert missing_parts() == []
+    owner_name, _, attribute = part.partition(".")
+    module = importlib.import_module(module_name)
+    if attribute:
+        monkeypatch.setattr(module, owner_name, object)
+    else:
+        monkeypatch.delattr(module, owner_name)
+    assert f"{module_name}.{part}" in missing_parts()
+    creator = entry.get_creator()
+    with pytest.raises(ConfigError) as raised:
+        creator(parameters())
+    assert f"torch {torch.__version__} lacks" in str(raised.value)
+    assert f"{module_name}.{part}" in str(raised.value)
+    assert f"tested with torch {TESTED_TORCH}: install one of these" in str(raised.value)
 
 
-@pytest.mark.usefixtures("stock_run")
-def test_what_a_torch_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torch_patches.missing_parts() == []
-    monkeypatch.delattr(agent_api.SimpleElasticAgent, "_monitor_workers")
-    monkeypatch.delattr(agent_api, "_TERMINAL_STATE_SYNC_ID")
-    assert torch_patches.missing_parts() == ["SimpleElasticAgent._monitor_workers", "the names of the exit barrier"]
+def test_a_torch_without_a_module_is_refused_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed.elastic.events", None)
+    assert missing_parts() == ["torch.distributed.elastic.events"]
+
+
+def test_the_doctor_names_the_same_versions_of_torch() -> None:
+    assert TESTED_TORCH == SUPPORTED
+
+
+def test_every_name_of_torch_that_we_import_or_reach_into_is_a_listed_part() -> None:
+    """The list is written by hand; this finds what it lacks."""
+    package = Path(torch_patches.__file__).parent.parent
+    listed = {(module, part.split(".")[0]) for module in PARTS for part in PARTS[module]}
+    listed_attributes = {name for parts in PARTS.values() for part in parts for name in part.split(".")}
+    for path in [*sorted((package / "agent").glob("*.py")), package / "launch" / "cycle_logs.py"]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+                for alias in node.names:
+                    is_module = f"{node.module}.{alias.name}" in PARTS
+                    assert is_module or (node.module, alias.name) in listed, f"{path.name}: {node.module}.{alias.name}"
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("agent", "agent_api", "store_util"):
+                assert not node.attr.startswith("_") or node.attr in listed_attributes, f"{path.name}: {node.attr}"
+
+
+# --- workers that fail or hang ----------------------------------------------------------------------
+
+
+class FailingAgent(Agent):
+    """An agent whose monitor returns these results, one after the other; as torch's own loop does, it then gives up."""
+
+    def __init__(self, handler: FtRendezvousHandler, *results: RunResult) -> None:
+        super().__init__(handler, self._loop)
+        self._results = iter(results)
+        self.seen: list[WorkerState] = []
+
+    def _start_workers(self, worker_group: Any) -> dict[int, Any]:  # noqa: ARG002
+        return {}
+
+    def _monitor_workers(self, worker_group: Any) -> RunResult:  # noqa: ARG002
+        return next(self._results)
+
+    def _loop(self) -> RunResult:
+        group = self.get_worker_group()
+        group.workers = []
+        handler: Any = group.spec.rdzv_handler
+        handler.workers.set_place(handler._session.link, handler._place)
+        self._start_workers(group)
+        while True:
+            result = self._monitor_workers(group)
+            self.seen.append(result.state)
+            if result.state is not WorkerState.HEALTHY:
+                self._shutdown()
+                return result
+
+
+@pytest.fixture
+def link() -> FakeLink:
+    return FakeLink()
+
+
+@pytest.fixture
+def seated_handler(link: FakeLink, stock_run: Any) -> FtRendezvousHandler:  # noqa: ARG001
+    """A handler with a place in cycle 1 of a run that is not there."""
+    handler = our_handler()
+    handler._session = SimpleNamespace(link=link)  # type: ignore[assignment]
+    handler._place = place_of(0, [("trainer", 3)])
+    torch_patches.install(FtRendezvousHandler)
+    return handler
+
+
+def failed() -> RunResult:
+    failure: Any = SimpleNamespace(exitcode=7)
+    return RunResult(WorkerState.FAILED, failures={2: failure})
+
+
+def test_an_agent_that_has_spent_its_restarts_says_goodbye_before_it_stops_its_workers(
+    seated_handler: FtRendezvousHandler, link: FakeLink
+) -> None:
+    assert FailingAgent(seated_handler, failed()).run().state is WorkerState.FAILED
+    ((_, end),) = link.reports
+    assert (end.rank, end.exit_code) == (2, 7)
+    assert link.goodbyes == [(Outcome.FAILED, torch_patches.SPENT_REASON)]
+
+
+def test_workers_that_hang_in_the_kernel_are_a_failure_and_a_goodbye(
+    seated_handler: FtRendezvousHandler, link: FakeLink
+) -> None:
+    """Torch's monitor then returns UNHEALTHY, and the agent gives up this node."""
+    agent = FailingAgent(seated_handler, RunResult(WorkerState.UNHEALTHY))
+    with pytest.raises(RendezvousError, match="UNHEALTHY and cannot be restarted"):
+        agent.run()
+    ((cycle_id, end),) = link.reports
+    assert (cycle_id, end.reason) == (1, STUCK_REASON)
+    assert link.goodbyes == [(Outcome.FAILED, STUCK_REASON)]
+
+
+def test_a_failure_is_hidden_from_the_agent_only_while_the_cycle_is_over(
+    seated_handler: FtRendezvousHandler, link: FakeLink
+) -> None:
+    link.is_cycle_over = True
+    agent = FailingAgent(seated_handler, failed(), failed())
+    monitor = agent._monitor_workers
+
+    def monitor_and_go_on(worker_group: Any) -> RunResult:
+        """The second look finds a cycle that goes on."""
+        link.is_cycle_over = not agent.seen
+        return monitor(worker_group)
+
+    agent._monitor_workers = monitor_and_go_on  # type: ignore[method-assign]
+    assert agent.run().state is WorkerState.FAILED
+    assert agent.seen == [WorkerState.HEALTHY, WorkerState.FAILED]
+    assert [end.rank for _, end in link.reports] == [2]
+
+
+def test_a_torch_that_does_not_call_its_own_methods_is_named_once(
+    seated_handler: FtRendezvousHandler, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start_and_ask() -> RunResult:
+        """As if torch had moved the code of both methods into its loop."""
+        seated_handler.num_nodes_waiting()
+        seated_handler.num_nodes_waiting()
+        return failed()
+
+    caplog.set_level("WARNING", "ft_rendezvous")
+    Agent(seated_handler, start_and_ask).run()
+    (warning,) = [record.getMessage() for record in caplog.records if "does not call" in record.getMessage()]
+    assert f"torch {torch.__version__} does not call _start_workers, _monitor_workers of its agent" in warning
+
+
+def test_an_agent_that_calls_our_wrappers_is_no_reason_to_warn(
+    seated_handler: FtRendezvousHandler, link: FakeLink, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Polling(FailingAgent):
+        def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:  # noqa: ARG002
+            seated_handler.num_nodes_waiting()
+
+    caplog.set_level("WARNING", "ft_rendezvous")
+    Polling(seated_handler, failed()).run()
+    assert link.reports
+    assert "does not call" not in caplog.text
 
 
 def test_a_node_that_leaves_gracefully_has_succeeded_with_no_results() -> None:

@@ -12,7 +12,7 @@ from torch.distributed.elastic.events import handlers as event_handlers
 from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError, RendezvousInfo, RendezvousStoreInfo
 
 from ft_rendezvous.agent.handler import FtRendezvousHandler
-from ft_rendezvous.agent.torch_events import tell_rendezvous
+from ft_rendezvous.agent.torch_events import record_rendezvous
 from ft_rendezvous.config.settings import NodeSettings, Settings
 from tests.contract.live import live_run
 
@@ -61,9 +61,9 @@ def test_what_ends_a_rendezvous_is_told_and_goes_on(listener: Listener) -> None:
         raise RendezvousGracefulExitError("the run is over")
 
     with pytest.raises(ValueError, match="no place"):
-        tell_rendezvous("job", fail)
+        record_rendezvous("job", fail)
     with pytest.raises(RendezvousGracefulExitError):
-        tell_rendezvous("job", leave)
+        record_rendezvous("job", leave)
     assert [event.node_state for event in listener.heard][1::2] == [NodeState.FAILED, NodeState.SUCCEEDED]
     assert "ValueError: no place" in listener.heard[1].message
     assert "no place" in listener.heard[1].error_trace
@@ -72,4 +72,4 @@ def test_what_ends_a_rendezvous_is_told_and_goes_on(listener: Listener) -> None:
 def test_nothing_is_put_together_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RdzvEvent, "__init__", lambda *_args, **_kwargs: pytest.fail("somebody put an event together"))
     store_info = RendezvousStoreInfo("localhost", 1)
-    assert tell_rendezvous("job", lambda: RendezvousInfo(None, 0, 1, store_info)).rank == 0  # type: ignore[arg-type]
+    assert record_rendezvous("job", lambda: RendezvousInfo(None, 0, 1, store_info)).rank == 0  # type: ignore[arg-type]

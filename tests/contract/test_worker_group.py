@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from ft_rendezvous.agent.worker_group import Started, Workers, describe_exit
-from ft_rendezvous.agent.worker_messages import AtCheckpoint, Drain, Restart
+from ft_rendezvous.agent.worker_group import StartedWorkers, WorkerGroup
+from ft_rendezvous.agent.worker_messages import CheckpointMessage, DrainMessage, RestartMessage
 from ft_rendezvous.config.load import caught_signals
 from ft_rendezvous.protocol import journal
 from tests.contract.live import LiveNode, LiveRun, live_run
-
-
-def test_an_end_is_described_by_its_code_and_the_workers_own_words(tmp_path: Path) -> None:
-    by_record = tmp_path / "error.json"
-    by_record.write_text(json.dumps({"message": {"message": "RuntimeError: no GPU\nat line 3", "extraInfo": {}}}))
-    plain = tmp_path / "plain.json"
-    plain.write_text(json.dumps({"message": "it broke"}))
-    empty = tmp_path / "empty.json"
-    empty.write_text("")
-    assert describe_exit(1, str(by_record)) == "exit code 1: RuntimeError: no GPU"
-    assert describe_exit(17, str(plain)) == "exit code 17: it broke"
-    for nothing in (None, str(empty), str(tmp_path / "missing.json")):
-        assert describe_exit(-9, nothing) == "killed by SIGKILL"
-    assert describe_exit(-200, None) == "killed by signal 200"
 
 
 @pytest.mark.parametrize(
@@ -52,70 +36,69 @@ def run() -> Iterator[LiveRun]:
 
 
 @pytest.fixture
-def workers() -> Iterator[Workers]:
-    workers = Workers()
+def workers() -> Iterator[WorkerGroup]:
+    workers = WorkerGroup()
     yield workers
     workers.end()
 
 
-def seat(run: LiveRun, workers: Workers) -> LiveNode:
+def seat(run: LiveRun, workers: WorkerGroup) -> LiveNode:
     """A node with rank 0 that trains beside another."""
     node, other = run.node(0, infra_rank=0), run.node(1, infra_rank=1)
     (place, _) = run.seal(node, other)
-    workers.greet(node.link)
-    workers.take(node.link, place)
+    workers.set_link(node.link)
+    workers.set_place(node.link, place)
     return node
 
 
-def test_the_first_worker_to_fail_is_told_at_once_with_its_global_rank(run: LiveRun, workers: Workers) -> None:
+def test_the_first_worker_to_fail_is_told_at_once_with_its_global_rank(run: LiveRun, workers: WorkerGroup) -> None:
     seat(run, workers)
     with (
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as good,
         subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as bad,
     ):
-        workers.started(Started({0: good.pid, 1: bad.pid}, {0: 4, 1: 5}, {}))
+        workers.started(StartedWorkers({0: good.pid, 1: bad.pid}, {0: 4, 1: 5}, {}))
         run.wait_for(lambda: bool(run.told(journal.WorkersEnded)))
         (told,) = run.told(journal.WorkersEnded)
         assert (told.failure.rank, told.failure.exit_code, told.failure.reason) == (5, 3, "exit code 3")
         assert told.failure.after_s is not None
         run.wait_for(lambda: run.host.coordinator.cycle_id == 2)
-        failure = workers.stop_watch()
-        assert failure is not None
-        assert failure.exit_code == 3
+        workers.stop_watch()
         good.kill()
-    assert workers.stop_watch() is None
 
 
-def test_what_the_watch_cannot_tell_the_agent_tells(run: LiveRun, workers: Workers) -> None:
+def test_what_the_watch_cannot_tell_the_agent_tells(run: LiveRun, workers: WorkerGroup) -> None:
     """It took the exit code first: nothing was told, and the time of the end is not lost."""
     node = seat(run, workers)
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as bad:
         bad.wait(60)
-        workers.started(Started({0: bad.pid}, {0: 4}, {}))
+        workers.started(StartedWorkers({0: bad.pid}, {0: 4}, {}))
         assert not node.link.has_reported
-        workers.confirm({4: 3})
+        assert not workers.is_excused({4: 3})
         run.wait_for(lambda: bool(run.told(journal.WorkersEnded)))
     (told,) = run.told(journal.WorkersEnded)
     assert (told.failure.rank, told.failure.exit_code) == (4, 3)
     assert told.failure.after_s is not None
 
 
-def test_what_a_worker_asks_for_reaches_the_coordinator(run: LiveRun, workers: Workers) -> None:
+def test_what_a_worker_asks_for_reaches_the_coordinator(run: LiveRun, workers: WorkerGroup) -> None:
     node = seat(run, workers)
-    workers._hear(Restart(cycle_id=7, local_rank=0, reason="of another cycle"))
-    workers._hear(AtCheckpoint(cycle_id=1, local_rank=0))
-    workers._hear(Drain(cycle_id=1, local_rank=0, reason="slow"))
+    workers._on_message(RestartMessage(cycle_id=7, local_rank=0, reason="of another cycle"))
+    workers._on_message(CheckpointMessage(cycle_id=1, local_rank=0))
+    workers._on_message(DrainMessage(cycle_id=1, local_rank=0, reason="slow"))
     run.wait_for(lambda: node.link.is_draining)
     (called,) = run.told(journal.CycleCalled)
     assert called.reason == "slow"
     assert run.host.coordinator.cycle_id == 1, "too few would remain"
     run.node(2, infra_rank=2).ask()
     run.wait_for(lambda: len(run.host.coordinator.roster.members) == 3)
-    workers._hear(AtCheckpoint(cycle_id=1, local_rank=0))
+    workers._on_message(CheckpointMessage(cycle_id=1, local_rank=0))
     run.wait_for(lambda: run.host.coordinator.cycle_id == 2)
 
 
-def test_the_drain_signal_reaches_the_coordinator_and_the_workers_that_catch_it(run: LiveRun, workers: Workers) -> None:
+def test_the_drain_signal_reaches_the_coordinator_and_the_workers_that_catch_it(
+    run: LiveRun, workers: WorkerGroup
+) -> None:
     node = seat(run, workers)
     code = (
         "import signal, sys\n"
@@ -126,7 +109,7 @@ def test_the_drain_signal_reaches_the_coordinator_and_the_workers_that_catch_it(
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"ready\n"
-        workers.started(Started({0: worker.pid}, {0: 0}, {}))
+        workers.started(StartedWorkers({0: worker.pid}, {0: 0}, {}))
         os.kill(os.getpid(), signal.SIGUSR1)
         assert worker.wait(60) == 0
         run.wait_for(lambda: node.link.is_draining)

@@ -17,8 +17,11 @@ from typing import NoReturn
 import msgspec
 import pytest
 
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import VerdictKind
-from ft_rendezvous.host.verdict_file import FirstFailureReport, VerdictReport, write_verdict
+from ft_rendezvous.host import verdict_file
+from ft_rendezvous.host.serve import serve
+from ft_rendezvous.host.verdict_file import FirstFailureReport, VerdictReport, write_verdict, write_verdict_in_time
 from tests.support.torchrun_cluster import wait_until
 from tests.worker.inbox_rig import open_fds
 
@@ -66,13 +69,13 @@ def raise_error(*_: object) -> NoReturn:
 # --- what it holds ----------------------------------------------------------------------------------
 
 
-def test_a_failure_is_told_by_the_documented_names(path: Path) -> None:
+def test_a_failure_has_the_documented_names(path: Path) -> None:
     write_verdict(path, FAILED)
-    told = json.loads(path.read_text())
-    written_at = datetime.fromisoformat(told.pop("written_at"))
+    content = json.loads(path.read_text())
+    written_at = datetime.fromisoformat(content.pop("written_at"))
     assert written_at.utcoffset() == timedelta(0)
     assert written_at == FAILED.written_at <= datetime.now(UTC)
-    assert told == {
+    assert content == {
         "run_id": "job",
         "verdict": "failed",
         "reason": "worker rank 5 exited with -9",
@@ -123,7 +126,7 @@ def test_parents_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert open_fds() == before
 
 
-def test_who_may_read_it_is_for_the_umask_to_say(path: Path) -> None:
+def test_the_umask_says_which_users_may_read_it(path: Path) -> None:
     mask = os.umask(0o027)
     try:
         write_verdict(path, SUCCEEDED)
@@ -143,7 +146,7 @@ def test_a_write_that_fails_leaves_what_was_there(call: str, path: Path, monkeyp
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_whoever_reads_while_it_is_written_finds_all_or_nothing(path: Path) -> None:
+def test_a_reader_during_a_write_finds_all_or_nothing(path: Path) -> None:
     is_over = threading.Event()
     read: list[bytes] = []
 
@@ -204,3 +207,56 @@ def test_a_parent_that_is_a_file_raises(path: Path) -> None:
     path.touch()
     with pytest.raises(OSError):
         write_verdict(path / "verdict.json", FAILED)
+
+
+# --- a file system that hangs -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Every write of a verdict hangs until the event is set."""
+    goes_on = threading.Event()
+    write = verdict_file.write_verdict
+
+    def hang(path: Path, report: VerdictReport) -> None:
+        goes_on.wait()
+        write(path, report)
+
+    monkeypatch.setattr(verdict_file, "write_verdict", hang)
+    monkeypatch.setattr(verdict_file, "VERDICT_FILE_TIMEOUT_S", 0.1)
+    yield goes_on
+    goes_on.set()
+    wait_until(
+        "the writer has ended", lambda: not any(each.name == "ft-verdict-file" for each in threading.enumerate())
+    )
+
+
+def test_a_write_in_time_is_a_write(path: Path) -> None:
+    write_verdict_in_time(path, FAILED)
+    assert msgspec.json.decode(path.read_bytes(), type=VerdictReport) == FAILED
+
+
+def test_the_error_of_a_write_in_time_is_raised(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(OSError, match="not a regular file"):
+        write_verdict_in_time(path, FAILED)
+
+
+def test_a_write_that_hangs_is_given_up_and_may_end_later(path: Path, hanging: threading.Event) -> None:
+    with pytest.raises(TimeoutError, match=r"has not answered within 0\.1 s"):
+        write_verdict_in_time(path, FAILED)
+    assert not path.exists()
+    hanging.set()
+    wait_until("the file is there", path.exists)
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_run_is_closed_although_its_verdict_file_hangs(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = RunSettings(run_id="job", min_nodes=1, max_nodes=1, store_grace_s=0.1)
+    host = serve(settings, 0, verdict_path=path)
+    try:
+        host._close_after(RuntimeError("no more ideas"))
+        assert host.verdict is not None
+    finally:
+        host.stop()
+    assert f"{path} is not written yet" in caplog.text

@@ -1,4 +1,4 @@
-"""Shared by the tests of the worker's side: a clean environment, and an inbox that is closed at the end."""
+"""What the tests of the worker's side share: a clean environment, and an inbox that is closed at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.worker.inbox_rig import ENVIRON, InboxRig
 
 @pytest.fixture(autouse=True)
 def _no_worker_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests themselves may run under an agent."""
+    """An agent may have started the tests themselves."""
     for name in os.environ:
         if name in ENVIRON or (name.startswith("FT_") and name != "FT_NO_SKIPS"):
             monkeypatch.delenv(name)
@@ -27,7 +27,7 @@ def inbox() -> Iterator[InboxRig]:
 
 @pytest.fixture
 def worker_inbox(inbox: InboxRig, monkeypatch: pytest.MonkeyPatch) -> InboxRig:
-    """A door, and this process is a worker of its agent."""
+    """An inbox; this process is a worker of its agent."""
     for name, value in inbox.environ.items():
         monkeypatch.setenv(name, value)
     return inbox

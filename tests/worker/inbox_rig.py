@@ -1,4 +1,4 @@
-"""Both sides of an inbox, for tests: an inbox that keeps its messages, and the environment of a worker."""
+"""Both sides of an inbox, for tests: the messages that came, and what a worker finds in its environment."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import queue
 import socket
 
-from ft_rendezvous.agent.worker_inbox import Door
-from ft_rendezvous.agent.worker_messages import Message, socket_name
+from ft_rendezvous.agent.worker_inbox import WorkerInbox
+from ft_rendezvous.agent.worker_messages import WorkerMessage, socket_name
 from tests.support.torchrun_cluster import WAIT_S
 
 CYCLE_ID = 7
@@ -22,32 +22,36 @@ ENVIRON = {
     "LOCAL_RANK": "2",
     "ROLE_NAME": "trainer",
 }
-"""The environment of a worker, without the address of the inbox."""
+"""What a worker finds, beside the address of the inbox."""
 
 
 class InboxRig:
-    """A door, and what came through it."""
+    """An inbox, and the messages that came."""
 
     def __init__(self) -> None:
-        self._heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self.door = Door(self._heard.put)
+        self._received: queue.SimpleQueue[WorkerMessage] = queue.SimpleQueue()
+        self._inbox = WorkerInbox(self._received.put)
+
+    @property
+    def address(self) -> str:
+        return self._inbox.address
 
     @property
     def environ(self) -> dict[str, str]:
-        return {**ENVIRON, "FT_DOOR": self.door.address}
+        return {**ENVIRON, "FT_INBOX": self.address}
 
-    def hear(self) -> Message:
-        """The next message. Fails if none comes."""
-        return self._heard.get(timeout=WAIT_S)
+    def hear(self) -> WorkerMessage:
+        """The next message; fails if none comes."""
+        return self._received.get(timeout=WAIT_S)
 
-    def close(self) -> list[Message]:
-        """Close the inbox. Returns the messages that no test has read."""
-        self.door.close()
-        return [self._heard.get() for _ in range(self._heard.qsize())]
+    def close(self) -> list[WorkerMessage]:
+        """Close the inbox, and return the messages that no test has taken."""
+        self._inbox.close()
+        return [self._received.get() for _ in range(self._received.qsize())]
 
 
 def send(address: str, data: bytes, attached: bytes | None = None) -> None:
-    """Send any bytes to an inbox, with descriptors attached if wanted. Waits while the inbox is full."""
+    """Send any bytes to an inbox, perhaps with descriptors attached. Waits while the inbox is full."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, attached)] if attached is not None else []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.sendmsg([data], rights, 0, socket_name(address))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ft_rendezvous import worker
-from ft_rendezvous.agent.worker_messages import AtCheckpoint
+from ft_rendezvous.agent.worker_messages import CheckpointMessage
 from tests.support.torchrun_cluster import MARKER, TORCHRUN, find_processes, send, wait_until
 from tests.worker.inbox_rig import CYCLE_ID, InboxRig
 
@@ -72,7 +72,7 @@ def test_it_saves_early_when_urged_tells_of_it_and_resumes(script: Path, marker:
             assert urged.stdout.readline() == f"begins after step 0 in cycle {CYCLE_ID}\n"
             # Not the worker that saves.
             os.kill(worker_pid(marker, 1), signal.SIGUSR1)
-            assert inbox.hear() == AtCheckpoint(cycle_id=CYCLE_ID, local_rank=0)
+            assert inbox.hear() == CheckpointMessage(cycle_id=CYCLE_ID, local_rank=0)
             assert script.with_name("checkpoint.pt").exists()
         finally:
             urged.terminate()

@@ -1,4 +1,4 @@
-"""A worker knows its place and can send messages to its agent. Without an agent, nothing happens."""
+"""A worker knows who it is and can send messages to its agent. Without an agent nothing happens."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from ft_rendezvous import worker
-from ft_rendezvous.agent.worker_inbox import Door
-from ft_rendezvous.agent.worker_messages import AtCheckpoint, Drain, Message, Restart
+from ft_rendezvous.agent.worker_inbox import WorkerInbox
+from ft_rendezvous.agent.worker_messages import CheckpointMessage, DrainMessage, RestartMessage, WorkerMessage
 from ft_rendezvous.text import MAX_REASON_CHARS
 from tests.support.torchrun_cluster import WAIT_S
 from tests.worker.inbox_rig import CYCLE_ID, ENVIRON, InboxRig, open_fds
@@ -28,13 +28,13 @@ print(worker.info().rank, worker.request_restart("a\\nb"), worker.request_drain(
 """
 
 AGENT = """
-from ft_rendezvous.agent.worker_inbox import Door
-print(Door(print).address, flush=True)
+from ft_rendezvous.agent.worker_inbox import WorkerInbox
+print(WorkerInbox(print).address, flush=True)
 input()
 """
 
 
-# --- the place of this worker -----------------------------------------------------------------------------
+# --- who this worker is -----------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("worker_inbox")
@@ -52,7 +52,7 @@ def test_a_worker_knows_its_place() -> None:
 
 
 @pytest.mark.usefixtures("worker_inbox")
-def test_what_a_node_has_not_said_about_itself_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_settings_of_a_node_do_not_say_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FT_NODE_DOMAIN", "")
     monkeypatch.setenv("FT_NODE_INFRA_RANK", "")
     info = worker.info()
@@ -70,7 +70,7 @@ def test_elsewhere_there_is_no_info() -> None:
     ("name", "value"), [("FT_CYCLE_ID", None), ("FT_CYCLE_ID", "x"), ("RANK", "-1"), ("RANK", "²")]
 )
 def test_half_an_environment_is_none(name: str, value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example, the environment of an agent has the cycle and no rank."""
+    """For example, an agent's own environment has the cycle and no rank."""
     if value is None:
         monkeypatch.delenv(name)
     else:
@@ -78,32 +78,32 @@ def test_half_an_environment_is_none(name: str, value: str | None, monkeypatch: 
     assert worker.info() is None
 
 
-# --- telling ----------------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------------
 
 
-def test_a_worker_process_is_heard(inbox: InboxRig) -> None:
+def test_the_messages_of_a_worker_process_are_received(inbox: InboxRig) -> None:
     environ = {**os.environ, **inbox.environ}
-    told = subprocess.run((sys.executable, "-c", WORKER), env=environ, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["5", "True", "True", "True"]
-    assert inbox.hear() == Restart(cycle_id=CYCLE_ID, local_rank=2, reason="a b")
-    assert inbox.hear() == Drain(cycle_id=CYCLE_ID, local_rank=2, reason="")
-    assert inbox.hear() == AtCheckpoint(cycle_id=CYCLE_ID, local_rank=2)
+    process = subprocess.run((sys.executable, "-c", WORKER), env=environ, capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["5", "True", "True", "True"]
+    assert inbox.hear() == RestartMessage(cycle_id=CYCLE_ID, local_rank=2, reason="a b")
+    assert inbox.hear() == DrainMessage(cycle_id=CYCLE_ID, local_rank=2, reason="")
+    assert inbox.hear() == CheckpointMessage(cycle_id=CYCLE_ID, local_rank=2)
 
 
 def test_a_long_reason_is_cut(worker_inbox: InboxRig) -> None:
     assert worker.request_drain("😀" * 100_000)
-    assert worker_inbox.hear() == Drain(cycle_id=CYCLE_ID, local_rank=2, reason="😀" * MAX_REASON_CHARS)
+    assert worker_inbox.hear() == DrainMessage(cycle_id=CYCLE_ID, local_rank=2, reason="😀" * MAX_REASON_CHARS)
 
 
-def test_telling_leaves_no_descriptor(worker_inbox: InboxRig) -> None:
+def test_a_message_leaves_no_descriptor(worker_inbox: InboxRig) -> None:
     before = open_fds()
     assert worker.at_checkpoint()
     worker_inbox.close()
     assert not worker.at_checkpoint()
-    assert open_fds() < before, "only the door's own is gone"
+    assert open_fds() < before, "only the inbox's own descriptor is gone"
 
 
-# --- no agent ---------------------------------------------------------------------------------
+# --- without an agent--------------------------------------------------------------------------------
 
 
 @by_call
@@ -117,11 +117,11 @@ def test_without_this_backend_nothing_happens(call: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("FT_DOOR", ""),
-        ("FT_DOOR", "@ft-rendezvous/gone"),
-        ("FT_DOOR", "@" + "x" * 200),
-        ("FT_DOOR", "/tmp/door"),
-        ("FT_DOOR", "@\udcff"),
+        ("FT_INBOX", ""),
+        ("FT_INBOX", "@ft-rendezvous/gone"),
+        ("FT_INBOX", "@" + "x" * 200),
+        ("FT_INBOX", "/tmp/inbox"),
+        ("FT_INBOX", "@\udcff"),
         ("FT_CYCLE_ID", ""),
         ("FT_CYCLE_ID", "x"),
         ("LOCAL_RANK", ""),
@@ -136,44 +136,46 @@ def test_a_broken_environment_is_no_error(
 
 
 @by_call
-def test_a_killed_agent_is_not_told(call: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_agent_receives_nothing(call: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENVIRON.items():
         monkeypatch.setenv(name, value)
     with subprocess.Popen((sys.executable, "-c", AGENT), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
         try:
             assert agent.stdout is not None
-            monkeypatch.setenv("FT_DOOR", agent.stdout.readline().decode().strip())
+            monkeypatch.setenv("FT_INBOX", agent.stdout.readline().decode().strip())
             assert call()
         finally:
             agent.send_signal(signal.SIGKILL)
     assert not call()
 
 
-def test_a_full_inbox_drops_the_message_and_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Message] = []
+def test_a_full_inbox_drops_the_message_and_the_worker_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[WorkerMessage] = []
     goes_on = threading.Event()
 
-    def take_in(message: Message) -> None:
+    def receive(message: WorkerMessage) -> None:
         assert goes_on.wait(WAIT_S)
-        heard.append(message)
+        received.append(message)
 
-    door = Door(take_in)
+    inbox = WorkerInbox(receive)
     try:
-        for name, value in {**ENVIRON, "FT_DOOR": door.address}.items():
+        for name, value in {**ENVIRON, "FT_INBOX": inbox.address}.items():
             monkeypatch.setenv(name, value)
         sent = sum(1 for _ in itertools.takewhile(lambda no: worker.request_restart(str(no)), itertools.count()))
         assert sent > 0
     finally:
         goes_on.set()
-        door.close()
-    assert [message.reason for message in heard if isinstance(message, Restart)] == [str(no) for no in range(sent)]
+        inbox.close()
+    assert [message.reason for message in received if isinstance(message, RestartMessage)] == [
+        str(no) for no in range(sent)
+    ]
 
 
 # --- what it costs ----------------------------------------------------------------------------------
 
 
 def test_the_import_is_cheap() -> None:
-    """A fresh interpreter loads the standard library and a few small modules of ours."""
+    """A fresh interpreter loads the standard library and a handful of small modules of ours."""
     program = "import sys; before = set(sys.modules); import ft_rendezvous.worker; print(*set(sys.modules) - before)"
     loaded = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=True).stdout.split()
     foreign = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names}

@@ -1,4 +1,4 @@
-"""The inbox passes on messages of this user's workers, ignores all else, and leaves nothing behind when it closes."""
+"""The inbox passes on the messages of this user's workers, ignores all else, and leaves nothing when it is closed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from ft_rendezvous.agent import worker_inbox as door_module
-from ft_rendezvous.agent.worker_inbox import Door
-from ft_rendezvous.agent.worker_messages import MAX_MESSAGE_BYTES, AtCheckpoint, Fault, Message, Restart, encode
+from ft_rendezvous.agent import worker_inbox as inbox_module
+from ft_rendezvous.agent.worker_inbox import WorkerInbox
+from ft_rendezvous.agent.worker_messages import (
+    MAX_MESSAGE_BYTES,
+    CheckpointMessage,
+    Fault,
+    RestartMessage,
+    WorkerMessage,
+    encode,
+)
 from tests.support.torchrun_cluster import WAIT_S, wait_until
 from tests.worker.inbox_rig import InboxRig, open_fds, send
 
-GOOD = AtCheckpoint(cycle_id=3, local_rank=0)
+GOOD = CheckpointMessage(cycle_id=3, local_rank=0)
 BAD_FIELDS = json.dumps({"says": "restart", "cycle_id": -1, "local_rank": 0, "reason": ""}).encode()
 
 
 def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "ft-door"]
+    return [thread for thread in threading.enumerate() if thread.name == "ft-inbox"]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -32,7 +39,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """After a test, no thread and no descriptor of its inbox is left."""
+    """No thread and no descriptor outlives its inbox."""
     before, others = open_fds(), threads()
     yield
     assert threads() == others
@@ -60,38 +67,38 @@ def inbox(_nothing_is_left: None) -> Iterator[InboxRig]:
         (BAD_FIELDS, Fault.BAD_FIELDS),
     ],
 )
-def test_a_bad_datagram_is_told_of_once_and_ignored(
+def test_a_bad_datagram_is_logged_once_and_ignored(
     data: bytes, fault: Fault, inbox: InboxRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        send(inbox.door.address, data)
-    send(inbox.door.address, encode(GOOD))
+        send(inbox.address, data)
+    send(inbox.address, encode(GOOD))
     assert inbox.hear() == GOOD, "nothing before it was passed on"
     (warning,) = warnings(caplog)
     assert fault in warning
 
 
-def test_every_kind_of_fault_is_told_of(inbox: InboxRig, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_kind_of_fault_is_logged(inbox: InboxRig, caplog: pytest.LogCaptureFixture) -> None:
     for data in (b"x", b"{}", b"y", b"[]", BAD_FIELDS):
-        send(inbox.door.address, data)
+        send(inbox.address, data)
     assert inbox.close() == []
-    told = warnings(caplog)
-    assert [fault for fault in Fault if any(fault in line for line in told)] == list(Fault)[2:]
-    assert len(told) == 3
+    logged = warnings(caplog)
+    assert [fault for fault in Fault if any(fault in line for line in logged)] == list(Fault)[2:]
+    assert len(logged) == 3
 
 
 def test_a_message_may_fill_the_datagram(inbox: InboxRig) -> None:
-    send(inbox.door.address, encode(GOOD).ljust(MAX_MESSAGE_BYTES))
+    send(inbox.address, encode(GOOD).ljust(MAX_MESSAGE_BYTES))
     assert inbox.hear() == GOOD
 
 
-def test_another_user_is_not_heard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A test may not become another user. So here the inbox expects another user, and the kernel names ours."""
+def test_another_user_is_ignored(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The test cannot become another user. So the inbox believes to be another user's, and the kernel names us."""
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
     inbox = InboxRig()
     for _ in range(3):
-        send(inbox.door.address, encode(GOOD))
+        send(inbox.address, encode(GOOD))
     assert inbox.close() == []
     (warning,) = warnings(caplog)
     assert Fault.FOREIGN in warning
@@ -100,7 +107,7 @@ def test_another_user_is_not_heard(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 def test_attached_descriptors_are_not_received(inbox: InboxRig) -> None:
     before = open_fds()
     with Path("/dev/null").open() as file:
-        send(inbox.door.address, encode(GOOD), attached=struct.pack("i", file.fileno()))
+        send(inbox.address, encode(GOOD), attached=struct.pack("i", file.fileno()))
     assert inbox.hear() == GOOD
     assert open_fds() == before
 
@@ -109,35 +116,35 @@ def test_attached_descriptors_are_not_received(inbox: InboxRig) -> None:
 
 
 def test_a_receiver_that_raises_loses_one_message(caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[Message] = []
+    received: list[WorkerMessage] = []
 
-    def take_in(message: Message) -> None:
-        heard.append(message)
-        if isinstance(message, Restart):
+    def receive(message: WorkerMessage) -> None:
+        received.append(message)
+        if isinstance(message, RestartMessage):
             raise RuntimeError("no link")
 
-    door = Door(take_in)
-    restart = Restart(cycle_id=1, local_rank=0, reason="slow")
-    send(door.address, encode(restart))
-    send(door.address, encode(GOOD))
-    door.close()
-    assert heard == [restart, GOOD]
+    inbox = WorkerInbox(receive)
+    restart = RestartMessage(cycle_id=1, local_rank=0, reason="slow")
+    send(inbox.address, encode(restart))
+    send(inbox.address, encode(GOOD))
+    inbox.close()
+    assert received == [restart, GOOD]
     assert "a worker's message was lost" in caplog.text
     assert "RuntimeError: no link" in caplog.text
 
 
-def test_a_receiver_that_is_stuck_does_not_hold_the_one_who_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module, "STOP_S", 0.0)
+def test_a_receiver_that_hangs_does_not_hold_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, "CLOSE_TIMEOUT_S", 0.0)
     is_in, goes_on = threading.Event(), threading.Event()
 
-    def take_in(_: Message) -> None:
+    def receive(_: WorkerMessage) -> None:
         is_in.set()
         assert goes_on.wait(WAIT_S)
 
-    door = Door(take_in)
-    send(door.address, encode(GOOD))
+    inbox = WorkerInbox(receive)
+    send(inbox.address, encode(GOOD))
     assert is_in.wait(WAIT_S)
-    door.close()
+    inbox.close()
     assert threads() != []
     goes_on.set()
     wait_until("the thread has ended", lambda: not threads())
@@ -151,49 +158,49 @@ def test_closing_ends_the_thread_and_the_address(inbox: InboxRig) -> None:
     inbox.close()
     assert threads() == []
     with pytest.raises(ConnectionRefusedError):
-        send(inbox.door.address, encode(GOOD))
+        send(inbox.address, encode(GOOD))
     inbox.close()
 
 
-def test_what_lay_at_the_door_is_still_passed_on() -> None:
-    heard: list[Message] = []
+def test_messages_from_before_the_close_are_still_passed_on() -> None:
+    received: list[WorkerMessage] = []
     is_in, goes_on = threading.Event(), threading.Event()
 
-    def take_in(message: Message) -> None:
+    def receive(message: WorkerMessage) -> None:
         is_in.set()
         assert goes_on.wait(WAIT_S)
-        heard.append(message)
+        received.append(message)
 
-    door = Door(take_in)
-    messages = [AtCheckpoint(cycle_id=cycle_id, local_rank=0) for cycle_id in range(3)]
+    inbox = WorkerInbox(receive)
+    messages = [CheckpointMessage(cycle_id=cycle_id, local_rank=0) for cycle_id in range(3)]
     for message in messages:
-        send(door.address, encode(message))
+        send(inbox.address, encode(message))
     assert is_in.wait(WAIT_S)
-    closing = threading.Thread(target=door.close)
+    closing = threading.Thread(target=inbox.close)
     closing.start()
     goes_on.set()
     closing.join()
     wait_until("the thread has ended", lambda: not threads())
-    assert heard == messages
+    assert received == messages
 
 
 def test_the_receiver_itself_may_close() -> None:
     is_closed = threading.Event()
 
-    def take_in(_: Message) -> None:
-        door.close()
+    def receive(_: WorkerMessage) -> None:
+        closing_inbox.close()
         is_closed.set()
 
-    door = Door(take_in)
-    send(door.address, encode(GOOD))
+    closing_inbox = WorkerInbox(receive)
+    send(closing_inbox.address, encode(GOOD))
     assert is_closed.wait(WAIT_S)
     wait_until("the thread has ended", lambda: not threads())
 
 
-def test_doors_have_different_addresses_that_fit_into_an_environment(inbox: InboxRig) -> None:
+def test_inboxes_have_different_addresses_that_fit_into_an_environment(inbox: InboxRig) -> None:
     other = InboxRig()
     other.close()
-    assert other.door.address != inbox.door.address
-    assert inbox.door.address.startswith("@ft-rendezvous/")
-    assert inbox.door.address.isprintable()
-    assert not Path(inbox.door.address[1:]).exists()
+    assert other.address != inbox.address
+    assert inbox.address.startswith("@ft-rendezvous/")
+    assert inbox.address.isprintable()
+    assert not Path(inbox.address[1:]).exists()

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from ft_rendezvous.agent.worker_messages import (
     MAX_MESSAGE_BYTES,
-    AtCheckpoint,
-    Drain,
+    CheckpointMessage,
+    DrainMessage,
     Fault,
-    Message,
-    Restart,
+    RestartMessage,
+    WorkerMessage,
     decode,
     encode,
 )
@@ -30,22 +30,22 @@ json_values = st.recursive(
 )
 
 
-@given(kind=st.sampled_from([Restart, Drain]), cycle_id=counts, local_rank=counts, reason=st.text())
+@given(kind=st.sampled_from([RestartMessage, DrainMessage]), cycle_id=counts, local_rank=counts, reason=st.text())
 def test_requests_come_out_as_they_went_in(
-    kind: type[Restart] | type[Drain], cycle_id: int, local_rank: int, reason: str
+    kind: type[RestartMessage] | type[DrainMessage], cycle_id: int, local_rank: int, reason: str
 ) -> None:
     message = kind(cycle_id=cycle_id, local_rank=local_rank, reason=one_line(reason))
     assert decode(encode(message)) == message
 
 
 def test_a_checkpoint_comes_out_as_it_went_in() -> None:
-    message = AtCheckpoint(cycle_id=2, local_rank=1)
+    message = CheckpointMessage(cycle_id=2, local_rank=1)
     assert decode(encode(message)) == message
 
 
 @given(data=st.binary() | json_values.map(lambda value: json.dumps(value).encode()))
 def test_nothing_makes_decoding_raise(data: bytes) -> None:
-    assert isinstance(decode(data), Message | Fault)
+    assert isinstance(decode(data), WorkerMessage | Fault)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_a_reason_is_one_short_printable_line_that_can_be_encoded(text: str) -> 
     assert one_line(line.encode().decode()) == line.strip()
 
 
-def test_the_inbox_cleans_and_cuts_every_reason() -> None:
+def test_a_decoded_reason_is_clean_and_short() -> None:
     message = decode(json.dumps({**GOOD, "reason": "two\nlines \ud800 \x1b[31m" + "x" * 1000}).encode())
-    assert isinstance(message, Restart)
+    assert isinstance(message, RestartMessage)
     assert message.reason.startswith("two lines ? [31mxxx")
     assert len(message.reason) == MAX_REASON_CHARS
 
 
 @given(reason=st.text(st.characters(), min_size=MAX_REASON_CHARS))
 def test_the_longest_reason_fits_into_a_message(reason: str) -> None:
-    message = Restart(cycle_id=(1 << 63) - 1, local_rank=(1 << 63) - 1, reason=one_line(reason))
+    message = RestartMessage(cycle_id=(1 << 63) - 1, local_rank=(1 << 63) - 1, reason=one_line(reason))
     assert len(encode(message)) <= MAX_MESSAGE_BYTES
