@@ -156,9 +156,9 @@ class NodeLoop:
                 raise self.broken
             if self.is_stopped:
                 raise StoreUnavailable(self._endpoint, "this node has said goodbye")
-            if deadline is not None and self._clock() >= deadline:
+            poll_s = AGENT_POLL_S if deadline is None else min(AGENT_POLL_S, deadline - self._clock())
+            if poll_s <= 0:
                 raise StoreUnavailable(self._endpoint, f"no answer for {timeout_s:g} s; its host is stuck or cut off")
-            poll_s = AGENT_POLL_S if timeout_s is None else min(AGENT_POLL_S, timeout_s)
             yield Rest(poll_s, lambda: job.is_done or self.is_over)
 
     def leave(self, outcome: Outcome, reason: str) -> Routine[None]:
@@ -316,7 +316,7 @@ class NodeLoop:
                 head = yield Connect()
                 if head.epoch != self.participant.epoch:
                     break
-                for op in self._unconfirmed:
+                for op in self._unconfirmed:  # noqa: UP028 (a driver may send any reply)
                     yield op
                 break
             except StoreUnavailable as failed:

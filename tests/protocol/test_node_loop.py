@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,10 +207,12 @@ def test_the_error_of_a_job_reaches_the_agent_and_ends_nothing_else(node: Driver
 
 
 def test_a_wait_with_a_timeout_ends_without_an_answer(node: Driver) -> None:
-    waiting = node.loop.run(count(), timeout_s=0.5)
-    start(waiting)
+    waiting = node.loop.run(count(), timeout_s=1.5)
+    assert start(waiting).seconds == 1.0
+    node.now += 1.0
+    assert start(waiting).seconds == 0.5
     node.now += 0.5
-    with pytest.raises(StoreUnavailable, match=r"no answer for 0\.5 s"):
+    with pytest.raises(StoreUnavailable, match=r"no answer for 1\.5 s"):
         next(waiting)
     assert node.rest() == [], "the agent does not wait for it any more"
 
@@ -454,12 +456,12 @@ class Listener:
 
 
 @pytest.fixture
-def listener(node: Driver) -> Iterator[Listener]:
+def listener(node: Driver) -> Listener:
     node.join()
     listener = Listener(node)
     asked = next(listener.routine)
     assert isinstance(asked, Get)
-    yield listener
+    return listener
 
 
 NEXT = Opened(no=2, cycle_id=2, shards=1, ring_at=1, channels=1, why=FirstCycle())
