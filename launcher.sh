@@ -10,11 +10,11 @@
 #   sbatch -N 10 launcher.sh --active 8 --nproc-per-node 8 -- train.py
 #   ./launcher.sh --help
 #
-# The lines above are sbatch's, for a job that outlives its nodes: no node's loss ends it, nodes are drained two minutes
-# before the time limit, and a requeued job goes on in the same output file. What sbatch is told wins over them.
+# The #SBATCH lines are for a job that outlives its nodes: the loss of a node does not end it, nodes are drained two
+# minutes before the time limit, and a requeued job appends to the same output file. Options of sbatch override them.
 set -euo pipefail
 
-# sbatch runs a copy of this script, so nothing beside it can be found: ftr must be in PATH.
+# sbatch runs a copy of this script in another directory, so ftr must be in PATH.
 ftr=${FTR:-ftr}
 if ! type -P "$ftr" >/dev/null; then
   printf "launcher.sh: '%s' is not in PATH: activate the environment that has ft-rendezvous, or set FTR\n" "$ftr" >&2

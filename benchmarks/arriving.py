@@ -22,7 +22,7 @@ from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous.core.model import Arrival, FirstCycle, Opened
 from ft_rendezvous.protocol import codec, operations
 from ft_rendezvous.protocol.codec import Keys
-from ft_rendezvous.protocol.coordinator import RETRY_S
+from ft_rendezvous.protocol.coordinator import RETRY_DELAY_S
 from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.store.client import TcpStore
 
@@ -51,7 +51,7 @@ class Seen:
 
 def most_retries_in_a_lease() -> int:
     """How often a coordinator reads again before it takes the records for the truth."""
-    waited_s, pause_s, count = 0.0, RETRY_S, 0
+    waited_s, pause_s, count = 0.0, RETRY_DELAY_S, 0
     while waited_s < LEASE_S:
         waited_s, pause_s, count = waited_s + pause_s, min(2 * pause_s, BEAT_S), count + 1
     return count
@@ -73,7 +73,7 @@ def read_while_arriving(count: int) -> Seen:
 
 def _read_until(store: TcpStore, count: int, shards: int, writing: Sequence[Future[None]]) -> Seen:
     reader, numbers, seen = operations.LogReader(CYCLE_ID, shards), set[int](), Seen()
-    retries, pause_s = 0, RETRY_S
+    retries, pause_s = 0, RETRY_DELAY_S
     while len(numbers) < count and not any(each.done() and each.exception() for each in writing):
         reading = perform_move(store, operations.read_logs(Keys(EPOCH), [reader]))
         found = [record.seq for record in reading.records if isinstance(record, Arrival)]
@@ -85,7 +85,7 @@ def _read_until(store: TcpStore, count: int, shards: int, writing: Sequence[Futu
         if reader.is_consistent:
             seen.wrong += numbers != set(range(1, reader.arrivals_counted + 1))
             seen.partial += len(numbers) < count
-            retries, pause_s = 0, RETRY_S
+            retries, pause_s = 0, RETRY_DELAY_S
         else:
             seen.disagreed, retries = seen.disagreed + 1, retries + 1
             seen.most_retries = max(seen.most_retries, retries)

@@ -83,7 +83,7 @@ def lose_node(run: RunSettings) -> tuple[Loss, Formed]:
 def serve_telling(run: RunSettings, outbox: Connection) -> Iterator[int]:
     with ours.hosting(run) as (host, port):
         # No node has come yet: no lease is lost with the table that is replaced.
-        host.coordinator.registry.leases = TellingLeases(run, outbox.send)
+        host.coordinator.membership.leases = TellingLeases(run, outbox.send)
         yield port
 
 

@@ -19,10 +19,10 @@ from benchmarks.measure import OURS, Case, Sample, require, timed
 from ft_rendezvous.core.model import FirstCycle, Placement
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.events import encode_event, make_event
-from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.state.model.events import decode_line, encode_line, make_event
+from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.web.app import make_app
-from ft_rendezvous.state.web.hub import Hub
+from ft_rendezvous.state.web.live_run import LiveRun
 from ft_rendezvous.state.web.routes import PREFIX
 from ft_rendezvous.state.web.serving import Serving, serve
 
@@ -52,25 +52,25 @@ def large_run(nodes: int) -> Iterator[bytes]:
         journal.RunBegan(
             run_id="large", epoch=EPOCH, settings={"nnodes": f"{nodes}:{nodes}"}, versions={}, host="head pid 1"
         ),
-        journal.CycleOpened(cycle_id=1, why=FirstCycle()),
+        journal.CycleOpened(cycle_id=1, why=FirstCycle(), roles={}),
         *(_join(number, name) for number, name in enumerate(names)),
         journal.NodesArrived(cycle_id=1, incarnations=names),
         journal.CycleSealed(
-            cycle_id=1, placement=Placement(ranks=names, standbys=()), waited_s=1.0, master="10.0.0.0:29500"
+            cycle_id=1, placement=Placement(ranks=names, standbys=()), roles={}, waited_s=1.0, master="10.0.0.0:29500"
         ),
     ]
     for number, entry in enumerate(entries, start=1):
-        yield encode_event(make_event(number, BORN_NS + number, entry))
+        yield encode_line(make_event(number, BORN_NS + number, entry))
 
 
 def look(event_id: int) -> bytes:
     """One more event, which changes nothing but the time."""
     entry = journal.Looked(cycle_id=1, live=NODES, oldest_s=1.0, operations=event_id)
-    return encode_event(make_event(event_id, BORN_NS + event_id, entry))
+    return encode_line(make_event(event_id, BORN_NS + event_id, entry))
 
 
 @contextmanager
-def serving(hub: Hub) -> Iterator[int]:
+def serving(live_run: LiveRun) -> Iterator[int]:
     """A state server; gives its port."""
     ready: list[Serving] = []
     is_ready = threading.Event()
@@ -79,7 +79,7 @@ def serving(hub: Hub) -> Iterator[int]:
         ready.append(server)
         is_ready.set()
 
-    app = make_app(hub, None, lambda: BORN_NS + NS)
+    app = make_app(live_run, None, lambda: BORN_NS + NS)
     thread = threading.Thread(target=serve, args=(app, "127.0.0.1", 0, tell), daemon=True)
     thread.start()
     require(is_ready.wait(30), "the state server is not there after 30 s")
@@ -108,20 +108,21 @@ def _join(number: int, name: str) -> journal.NodeJoined:
 
 
 @contextmanager
-def _prepare(path: str, encode: Callable[[Hub], bytes]) -> Iterator[Mapping[str, Sample]]:
-    hub = Hub()
+def _prepare(path: str, encode: Callable[[LiveRun], bytes]) -> Iterator[Mapping[str, Sample]]:
+    live_run = LiveRun()
     for line in large_run(NODES):
-        hub.take(line)
-    numbers = count(hub.read(lambda state: state.event_id) + 1)
+        live_run.take(decode_line(line), line)
+    numbers = count(live_run.read(lambda state: state.event_id) + 1)
 
     def change() -> None:
-        hub.take(look(next(numbers)))
+        line = look(next(numbers))
+        live_run.take(decode_line(line), line)
 
-    with serving(hub) as port:
+    with serving(live_run) as port:
         connection = HTTPConnection("127.0.0.1", port)
         yield {
-            OURS: partial(_sample, change, lambda: _get(connection, path), encode, hub),
-            "encoded in place": partial(_sample, change, lambda: encode(hub), encode, hub),
+            OURS: partial(_sample, change, lambda: _get(connection, path), encode, live_run),
+            "encoded in place": partial(_sample, change, lambda: encode(live_run), encode, live_run),
         }
         connection.close()
 
@@ -131,16 +132,18 @@ def _get(connection: HTTPConnection, path: str) -> bytes:
     return connection.getresponse().read()
 
 
-def _sample(change: Callable[[], None], work: Callable[[], bytes], encode: Callable[[Hub], bytes], hub: Hub) -> float:
+def _sample(
+    change: Callable[[], None], work: Callable[[], bytes], encode: Callable[[LiveRun], bytes], live_run: LiveRun
+) -> float:
     change()
     seconds, body = timed(work)
-    require(body == encode(hub), "the answer is not what is known")
+    require(body == encode(live_run), "the answer is not what is known")
     return seconds
 
 
-def _encode_runs(hub: Hub) -> bytes:
-    return msgspec.json.encode([hub.read(lambda state: view.view_run(state, BORN_NS + NS))])
+def _encode_runs(live_run: LiveRun) -> bytes:
+    return msgspec.json.encode([live_run.read(lambda state: view.view_run(state, BORN_NS + NS))])
 
 
-def _encode_nodes(hub: Hub) -> bytes:
-    return msgspec.json.encode(hub.read(view.view_nodes))
+def _encode_nodes(live_run: LiveRun) -> bytes:
+    return msgspec.json.encode(live_run.read(view.view_nodes))

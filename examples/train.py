@@ -3,7 +3,7 @@
 Three things make it so, and none of them knows about ft_rendezvous:
 
 - it saves a checkpoint every few steps, in one atomic move, where every node can read it;
-- it begins by loading the newest checkpoint;
+- it starts by loading the newest checkpoint;
 - it lets errors end the process: the agent starts it again, in a new world.
 """
 
@@ -38,7 +38,7 @@ def main() -> None:
         print(f"begins after step {done} with {dist.get_world_size()} workers", flush=True)
 
     for step in range(done + 1, options.steps + 1):
-        # Data follow from step and rank, so that a resumed run sees what it would have seen.
+        # Data depend only on step and rank, so a resumed run sees the same data.
         generator = torch.Generator().manual_seed(step * 10_007 + rank)
         inputs = torch.randn(64, 32, generator=generator).to(device)
         loss = nn.functional.mse_loss(parallel(inputs), inputs.sum(dim=1, keepdim=True))
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write beside, then replace: a reader sees the old checkpoint or the new one, never a part."""
+    """Write to another file, then replace: a reader sees the old checkpoint or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, draft)
@@ -76,7 +76,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--save-every", type=int, default=10, help="steps between checkpoints (default: 10)")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="on a disk all nodes share")
-    parser.add_argument("--step-s", type=float, default=0.1, help="a pause per step, so that one can watch")
+    parser.add_argument("--step-s", type=float, default=0.1, help="a pause per step, so that you can watch")
     return parser.parse_args()
 
 

@@ -47,11 +47,16 @@ def end_carriers(entry: bytes) -> None:
     deadline = time.monotonic() + GIVE_UP_S
     calm_scans = 0
     while calm_scans < CALM_SCANS and time.monotonic() < deadline:
-        found = [pid for pid in _other_processes() if _carries(pid, entry)]
+        found = find_carriers(entry)
         for pid in found:
             _kill(pid, entry)
         calm_scans = 0 if found else calm_scans + 1
         time.sleep(PAUSE_S)
+
+
+def find_carriers(entry: bytes) -> list[int]:
+    """The processes that have this entry in their environment, without this process."""
+    return [pid for pid in _other_processes() if _carries(pid, entry)]
 
 
 def _other_processes() -> list[int]:

@@ -1,4 +1,4 @@
 """The command line, `ftr`.
 
-Owns options, help and what a terminal shows. Imports torch only when a command needs it.
+Owns options, help texts and output. Must not import torch before a command needs it.
 """

@@ -7,22 +7,20 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import NoReturn
 
 import typer
 
+from ft_rendezvous.agent.signals import ENDING_SIGNALS, on_signals
 from ft_rendezvous.errors import ConfigError
 
 FAILED = 1
 MISUSED = 2
 CANCELLED = 3
 
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 class EndedBySignal(BaseException):
-    """A signal asks this process to end. Not an Exception: nothing but the command itself may answer it."""
+    """A signal asks this process to end. Not an Exception: only the command itself may catch it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"{signal.Signals(signum).name} was received")
@@ -31,24 +29,20 @@ class EndedBySignal(BaseException):
 
 @contextmanager
 def ended_by_signal() -> Iterator[None]:
-    """Inside, the first ending signal raises EndedBySignal; further ones do not disturb the cleaning up."""
+    """Inside, the first ending signal raises EndedBySignal. Further ones do not disturb the cleaning up."""
 
-    def answer(signum: int, _frame: FrameType | None) -> None:
+    def answer(signum: int) -> None:
         for each in ENDING_SIGNALS:
             signal.signal(each, signal.SIG_IGN)
         raise EndedBySignal(signum)
 
-    before = {each: signal.signal(each, answer) for each in ENDING_SIGNALS}
-    try:
+    with on_signals(answer, ENDING_SIGNALS):
         yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager
 def telling_errors(after_signal: str) -> Iterator[None]:
-    """One line on stderr instead of a traceback, for what the user can act on or has asked for."""
+    """One line on stderr instead of a traceback, for errors that the user can mend and for signals."""
     try:
         with ended_by_signal():
             yield
@@ -61,10 +55,10 @@ def telling_errors(after_signal: str) -> Iterator[None]:
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """End this process without the interpreter's own farewell.
+    """End this process at once, without the interpreter's own cleaning up.
 
-    A signal may come while the store is being started. A thread of it that comes back from torch's C++ code while the
-    interpreter is being taken down aborts the process, and then its exit code tells nothing.
+    A signal may come while the store starts. A thread that returns from torch's C++ code while the interpreter shuts
+    down aborts the process, and then the exit code says nothing.
     """
     sys.stdout.flush()
     sys.stderr.flush()

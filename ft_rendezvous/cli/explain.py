@@ -1,4 +1,4 @@
-"""`ftr explain`: a placement with the reason for each node, and what would follow from a loss."""
+"""`ftr explain`: shows a placement with the reason for each node, and what a loss would change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Question:
     source: str
     """A file, or the endpoint of a live run."""
     rules: Mapping[str, str]
-    """Those that were given; others are the roster's own, or the defaults."""
+    """The rules that were given. The others come from the roster, or are the defaults."""
     losses: Sequence[str]
     save: Path | None = None
 
@@ -82,7 +82,7 @@ def ask_run(endpoint: str) -> Snapshot:
     """The roster of a live run, from its coordinator."""
     if ":" not in endpoint:
         raise ConfigError(f"there is no file {endpoint!r}, and it is no HOST:PORT of a live run either")
-    # It imports torch, which takes seconds; a bad option is told before.
+    # It imports torch, which takes seconds. A bad option is reported before.
     from ft_rendezvous.node.operator import Operator  # noqa: PLC0415
 
     try:
@@ -90,7 +90,7 @@ def ask_run(endpoint: str) -> Snapshot:
     except StoreUnavailable as error:
         raise ConfigError(f"{error}: is its host alive?") from error
     if not answer.is_granted:
-        raise ConfigError(f"the run at {endpoint} does not tell: {answer.text}")
+        raise ConfigError(f"the run at {endpoint} gives no roster: {answer.text}")
     return msgspec.json.decode(answer.text, type=Snapshot)
 
 
@@ -114,7 +114,7 @@ def find_lost(loss: str, arrived: Mapping[str, Arrival]) -> set[str]:
     return found
 
 
-# --- telling ----------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------
 
 
 def _tell(outlook: Outlook, node_count: int, rules: PlacementRules, ends: str) -> Iterator[str]:
@@ -137,8 +137,8 @@ def _describe(rules: PlacementRules) -> str:
     """The rules that are not the defaults."""
     plain = PlacementRules(min_nodes=rules.min_nodes, max_nodes=rules.max_nodes)
     names = ("policy", "segment", "unit_size", "ranks", "spread")
-    told = [f"{name}={getattr(rules, name)}" for name in names if getattr(rules, name) != getattr(plain, name)]
-    return f" (--nnodes={rules.min_nodes}:{rules.max_nodes}{''.join(f' {text}' for text in told)})"
+    changed = [f"{name}={getattr(rules, name)}" for name in names if getattr(rules, name) != getattr(plain, name)]
+    return f" (--nnodes={rules.min_nodes}:{rules.max_nodes}{''.join(f' {text}' for text in changed)})"
 
 
 def _tell_loss(loss: str, count: int, outlook: Outlook, ends: str) -> Iterator[str]:

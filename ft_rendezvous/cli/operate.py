@@ -1,4 +1,4 @@
-"""`ftr drain`, `ftr restart`, `ftr close`: ask a run for something, and say what came of it."""
+"""`ftr drain`, `ftr restart`, `ftr close`: send a request to a run, and print the answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ft_rendezvous.errors import ConfigError, StoreUnavailable
 
 
 def operate(endpoint: str, kind: RequestKind, target: str, reason: str) -> int:
-    """Ask, wait for the coordinator's answer, print it. Returns the exit code."""
-    # It imports torch, which takes seconds; a bad option is told before.
+    """Send a request, wait for the coordinator's answer, print it. Returns the exit code."""
+    # It imports torch, which takes seconds. A bad option is reported before.
     from ft_rendezvous.node.operator import Operator  # noqa: PLC0415
 
     try:

@@ -1,4 +1,4 @@
-"""`ftr report`: read a run's whole log once, and tell what became of it."""
+"""`ftr report`: reads a run's whole log once, and reports what happened."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 from ft_rendezvous.errors import ConfigError, StateUnavailable
-from ft_rendezvous.state.read.log_reader import LogReader
+from ft_rendezvous.state.read.log_reader import EventLogReader
 from ft_rendezvous.state.read.sources import Picture, picture_log
 from ft_rendezvous.state.record.folders import choose_run
-from ft_rendezvous.state.report.page import write_page
+from ft_rendezvous.state.report.markdown import write_page
 from ft_rendezvous.state.report.plots import CannotDraw, draw_timeline
-from ft_rendezvous.state.report.report import Report
+from ft_rendezvous.state.report.run_report import RunReport
 
 PAGE = "report.md"
 PLOT = "timeline.png"
@@ -39,12 +39,12 @@ def run_report(state_dir: Path, run: str | None, out: Path | None) -> int:
     return 0
 
 
-def read_report(run_dir: Path, now_ns: int) -> tuple[Picture, Report]:
+def read_report(run_dir: Path, now_ns: int) -> tuple[Picture, RunReport]:
     """All of a run's log, folded. Raises StateUnavailable."""
-    reader, report = LogReader(run_dir), Report()
+    reader, report = EventLogReader(run_dir), RunReport()
     try:
-        for told in reader.read():
-            report.take(told.event, reader.state)
+        for logged in reader.read():
+            report.take(logged.event, reader.state)
     finally:
         reader.close()
     picture = picture_log(reader, now_ns)
@@ -52,7 +52,7 @@ def read_report(run_dir: Path, now_ns: int) -> tuple[Picture, Report]:
     return picture, report
 
 
-def _draw(picture: Picture, report: Report, path: Path) -> bool:
+def _draw(picture: Picture, report: RunReport, path: Path) -> bool:
     try:
         draw_timeline(picture.run, report, path)
     except CannotDraw as error:

@@ -1,4 +1,4 @@
-"""`ftr serve`: a run's store and coordinator in a process of their own, which no compute node's loss ends."""
+"""`ftr serve`: hosts store and coordinator of a run in a separate process, which outlives compute nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ft_rendezvous.errors import ConfigError
 
 log = logging.getLogger("ft_rendezvous")
 
-EXIT_CODES = {VerdictKind.SUCCEEDED: 0, VerdictKind.FAILED: FAILED, VerdictKind.CANCELLED: CANCELLED}
+VERDICT_EXIT_CODES = {VerdictKind.SUCCEEDED: 0, VerdictKind.FAILED: FAILED, VerdictKind.CANCELLED: CANCELLED}
 
 
 def parse_nnodes(text: str) -> tuple[int, int]:
@@ -50,8 +50,8 @@ def parse_serve(endpoint: str, run_id: str, nnodes: str, conf: str) -> Settings:
 
 
 def run_serve(settings: Settings, log_level: str) -> int:
-    """Serve until the run is closed and all have gone. Returns the exit code that tells its verdict."""
-    # Both import torch, which takes seconds; a bad setting is told before.
+    """Serve until the run is closed and all nodes have left. Returns the exit code of the verdict."""
+    # Both import torch, which takes seconds. A bad setting is reported before.
     from ft_rendezvous.host.serve import serve  # noqa: PLC0415
     from ft_rendezvous.store import net  # noqa: PLC0415
 
@@ -72,15 +72,15 @@ def run_serve(settings: Settings, log_level: str) -> int:
     finally:
         verdict = host.verdict
         host.stop()
-    return exit_code_of(verdict)
+    return verdict_exit_code(verdict)
 
 
-def exit_code_of(verdict: Verdict | None) -> int:
-    return FAILED if verdict is None else EXIT_CODES[verdict.kind]
+def verdict_exit_code(verdict: Verdict | None) -> int:
+    return FAILED if verdict is None else VERDICT_EXIT_CODES[verdict.kind]
 
 
 def show_logs(level: str) -> None:
-    """Tell the run's story on stderr, in the form a node tells it."""
+    """Log the run on stderr, in the same form as a node."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("[ft %(asctime)s %(levelname)s] %(message)s"))
     log.addHandler(handler)
@@ -92,6 +92,8 @@ def _cannot_listen(port: int, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
         return ConfigError(
             f"port {port} is taken on this machine: choose another in --endpoint, here and on all nodes, "
-            f"or find who has it with: ss -ltnp 'sport = :{port}'"
+            f"or find the process that has it: ss -ltnp 'sport = :{port}'"
         )
-    return ConfigError(f"port {port} cannot be listened on: {error.strerror}: choose another in --endpoint")
+    return ConfigError(
+        f"the system does not allow to listen on port {port}: {error.strerror}: choose another in --endpoint"
+    )

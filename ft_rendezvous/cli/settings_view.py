@@ -1,4 +1,4 @@
-"""`ftr settings`: the settings table, drawn on a terminal, markdown elsewhere."""
+"""`ftr settings`: prints the table of settings, formatted on a terminal, as markdown elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def print_settings(console: Console, is_terminal: bool) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    console.print(" scope run: the same on all nodes; scope node: each node's own.", style="dim")
+    console.print(" scope run: the same on all nodes; scope node: may differ from node to node.", style="dim")
 
 
 def _cells(line: str) -> list[str]:

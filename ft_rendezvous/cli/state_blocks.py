@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ft_rendezvous.doctor.wording import fold_names
-from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.doctor.node_names import fold_names
 from ft_rendezvous.state.model.records import Cycle, CycleStatus, Node, NodeRole, NodeStatus, Run
+from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.model.wording import cause_in_words, local_time
 from ft_rendezvous.state.read.log_reader import describe_missing
 from ft_rendezvous.state.read.sources import Picture
@@ -20,10 +20,10 @@ from ft_rendezvous.text import clean, count, duration
 
 SHORT_TIME = "%m-%d %H:%M:%S"
 FEW = 24
-"""So many live nodes are listed one by one."""
+"""Up to this number, live nodes are listed one by one."""
 UNWELL_SHOWN = 40
 DOMAINS_SHOWN = 40
-CYCLES_SHOWN = 8
+CYCLES_LISTED = 8
 LONG_NAME = 60
 DEAD_SHOWN = 8
 """Of those that have ended, the newest."""
@@ -49,7 +49,7 @@ STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """A line of text, after a word that has a meaning of its own."""
 
     text: str
@@ -76,28 +76,28 @@ class Grid:
     """What was left out."""
 
 
-Block = Line | Bar | Grid
+Block = TextLine | Bar | Grid
 
 
 def blocks_of(picture: Picture, now_ns: int, is_every_node: bool = False) -> Iterator[Block]:
     """All there is to see, the most important first."""
     run = picture.run
     now_ns = run.end_time_ns or now_ns
-    yield Line(_told(run), str(run.status))
-    yield Line(_times(run, now_ns))
+    yield TextLine(_name_and_detail(run), str(run.status))
+    yield TextLine(_times(run, now_ns))
     yield from _arriving(picture)
     yield from _nodes(picture, now_ns, is_every_node)
     yield from _cycles(picture, now_ns)
     yield from _lost(run)
     if picture.missing is not None and not picture.missing.is_empty():
-        yield Line(f"of its log, {describe_missing(picture.missing)}", "incomplete")
+        yield TextLine(f"of its log, {describe_missing(picture.missing)}", "incomplete")
 
 
 def headline(picture: Picture) -> str:
     """The run in one line."""
     run = picture.run
     cycle = f" cycle {run.cycle_id}" if run.cycle_id else ""
-    return f"{run.status}{cycle}  {_told(run)}"
+    return f"{run.status}{cycle}  {_name_and_detail(run)}"
 
 
 def gathering(picture: Picture) -> tuple[int, int] | None:
@@ -111,7 +111,7 @@ def gathering(picture: Picture) -> tuple[int, int] | None:
 # --- parts ------------------------------------------------------------------------------------------
 
 
-def _told(run: Run) -> str:
+def _name_and_detail(run: Run) -> str:
     return f"{clean(run.name)}: {clean(run.status_detail)}" if run.status_detail else clean(run.name)
 
 
@@ -128,17 +128,17 @@ def _arriving(picture: Picture) -> Iterator[Block]:
     found = gathering(picture)
     if found is not None:
         arrived, wanted = found
-        told = f"{arrived:,} nodes have arrived, {wanted:,} are wanted"
+        label = f"{arrived:,} nodes have arrived, {wanted:,} are wanted"
         if arrived <= wanted:
-            told = f"{arrived:,} of {wanted:,} nodes have arrived"
-        yield Bar(told, min(arrived, wanted), wanted)
+            label = f"{arrived:,} of {wanted:,} nodes have arrived"
+        yield Bar(label, min(arrived, wanted), wanted)
 
 
 def _nodes(picture: Picture, now_ns: int, is_every_node: bool) -> Iterator[Block]:
     live = [node for node in picture.nodes if not node.is_terminal()]
     dead = [node for node in picture.nodes if node.is_terminal()]
     if picture.run.is_terminal():
-        # Everybody goes when a run ends: only those that did not go well are of interest.
+        # All nodes leave when a run ends: only those that did not end well are of interest.
         dead = [node for node in dead if not _ended_well(node)]
     if is_every_node:
         yield _each("nodes", picture.nodes, now_ns)
@@ -180,9 +180,11 @@ def _each(title: str, nodes: Sequence[Node], now_ns: int, tail: str = "") -> Gri
 
 
 def _node_cells(node: Node, now_ns: int) -> tuple[str, ...]:
-    told = node.status_detail
+    detail = node.status_detail
     if node.failures:
-        told = f"{told}; " * bool(told) + f"failed in cycle {node.failures[-1].cycle_id}: {node.failures[-1].error}"
+        detail = (
+            f"{detail}; " * bool(detail) + f"failed in cycle {node.failures[-1].cycle_id}: {node.failures[-1].error}"
+        )
     # A live node that is well beats: when exactly is of no interest, and not known to the second.
     beats = {
         NodeStatus.ALIVE: "",
@@ -197,7 +199,7 @@ def _node_cells(node: Node, now_ns: int) -> tuple[str, ...]:
         str(node.status),
         beats[node.status],
         str(node.failure_count or ""),
-        clean(told),
+        clean(detail),
     )
 
 
@@ -251,7 +253,7 @@ def _count_cells(counts: Counter[str], words: Sequence[str]) -> tuple[str, ...]:
 
 def _cycles(picture: Picture, now_ns: int) -> Iterator[Block]:
     if picture.cycles:
-        shown = picture.cycles[: -CYCLES_SHOWN - 1 : -1]
+        shown = picture.cycles[: -CYCLES_LISTED - 1 : -1]
         rest = len(picture.cycles) - len(shown)
         headings = (
             ">cycle",
@@ -290,4 +292,4 @@ def _lost(run: Run) -> Iterator[Block]:
     if run.lost:
         causes = sorted(run.lost.items(), key=lambda item: -item[1].seconds)
         rows = [(cause_in_words(cause), str(lost.times), duration(lost.seconds)) for cause, lost in causes]
-        yield Grid("time in which nobody trained", ("because of", ">times", ">lost"), rows)
+        yield Grid("time without training", ("because of", ">times", ">lost"), rows)

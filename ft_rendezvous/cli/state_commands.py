@@ -1,4 +1,4 @@
-"""`ftr status`, `ftr events`, `ftr report`: what they offer. They look at a run and ask nothing of it."""
+"""`ftr status`, `ftr events`, `ftr report`: their options. They only read a run."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def status(
     is_json: Annotated[
         bool, typer.Option("--json", help="Print run, cycles and nodes as JSON; field names are stable.")
     ] = False,
-    nodes: Annotated[bool, typer.Option("--nodes", help="Every node, also the dead, however many there are.")] = False,
+    nodes: Annotated[bool, typer.Option("--nodes", help="List every node, also the dead ones.")] = False,
     run: RunOption = None,
 ) -> None:
-    """How a run stands: who trains, who is missing, why it restarted, what that cost.
+    """Show how a run is: which nodes train, which are missing, why it restarted, what that cost.
 
-    A state_dir also tells of runs that have ended, and of one whose coordinator vanished: that one is ABORTED, with
-    what was known of it last. With --watch it is drawn anew in place; without a terminal, a line is printed for every
+    A state_dir also holds runs that have ended. A run whose coordinator vanished is ABORTED, and is shown as it was
+    last known. With --watch, the picture is drawn again in place; without a terminal, a line is printed for every
     change.
 
     A state API with a token: set FT_STATE_TOKEN.
 
-    Exit code: 0, or 2 if there is no such run; with --watch 0 the run succeeded, 1 it failed, 3 it was cancelled or
-    vanished, 2 it cannot be seen any more.
+    Exit code: 0, or 2 if there is no such run; with --watch 0 if the run succeeded, 1 if it failed, 3 if it was
+    cancelled or vanished, 2 if it cannot be seen any more.
     """
     from ft_rendezvous.cli.state_watch import run_status  # noqa: PLC0415
 
@@ -57,9 +57,9 @@ def events(  # noqa: PLR0917
     is_all: Annotated[bool, typer.Option("--all", help="Also the regular looks at the leases, one per lease.")] = False,
     run: RunOption = None,
 ) -> None:
-    """What happened in a run, one sentence per event, in local time.
+    """Show what happened in a run, one sentence per event, in local time.
 
-    Of a live run's store only the newest events can be had; its state_dir has them all.
+    The store of a live run keeps only the newest events; its state_dir has them all.
 
     A state API with a token: set FT_STATE_TOKEN.
 
@@ -82,7 +82,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """What became of a run, after the fact, as markdown: time lost by cause, slow and flapping nodes, failures.
+    """Write what happened to a run as markdown: time lost by cause, slow and flapping nodes, failures.
 
     With --out also a plot of its time: training, waiting, lost. Plots need matplotlib
     (`pip install 'ft-rendezvous[plots]'`).

@@ -10,16 +10,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ft_rendezvous.cli.state_blocks import STYLES, Bar, Block, Grid, Line
+from ft_rendezvous.cli.state_blocks import STYLES, Bar, Block, Grid, TextLine
 
 GAP = "  "
 
 
-def as_lines(blocks: Iterable[Block]) -> Iterator[str]:
+def render_lines(blocks: Iterable[Block]) -> Iterator[str]:
     """Plain text: columns aligned by spaces, nothing that a terminal would obey."""
     for block in blocks:
         match block:
-            case Line():
+            case TextLine():
                 yield f"{block.word}{GAP if block.word else ''}{block.text}"
             case Bar():
                 yield block.label
@@ -31,7 +31,7 @@ def as_lines(blocks: Iterable[Block]) -> Iterator[str]:
                     yield f"{GAP}{block.tail}"
 
 
-def as_drawing(blocks: Iterable[Block]) -> RenderableType:
+def render_drawing(blocks: Iterable[Block]) -> RenderableType:
     return Group(*(_draw(block) for block in blocks))
 
 
@@ -47,7 +47,7 @@ def _aligned(grid: Grid) -> Iterator[str]:
 
 def _draw(block: Block) -> RenderableType:
     match block:
-        case Line():
+        case TextLine():
             if not block.word:
                 return Text(block.text, style="dim")
             return Text.assemble((block.word, STYLES.get(block.word, "bold yellow")), GAP, block.text)
@@ -72,7 +72,7 @@ def _draw_grid(grid: Grid) -> Table:
     )
     last = len(grid.headings) - 1
     for place, heading in enumerate(grid.headings):
-        # The last column is prose and may be folded; what it says is why somebody looks.
+        # The last column is prose and may be folded, but not cut: it says what is wrong.
         is_prose = place == last and not heading.startswith(">")
         name, justify = heading.removeprefix(">"), "right" if heading.startswith(">") else "left"
         table.add_column(name, justify=justify, no_wrap=not is_prose, overflow="fold" if is_prose else "ellipsis")  # type: ignore[arg-type]

@@ -15,21 +15,21 @@ from rich.live import Live
 
 from ft_rendezvous.cli.exit_codes import CANCELLED, FAILED
 from ft_rendezvous.cli.state_blocks import blocks_of, gathering, headline
-from ft_rendezvous.cli.state_draw import as_drawing, as_lines
+from ft_rendezvous.cli.state_draw import render_drawing, render_lines
 from ft_rendezvous.errors import ConfigError, StateUnavailable
 from ft_rendezvous.protocol.journal import Looked
-from ft_rendezvous.state.model.events import StateTold, decode_event
-from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.state.model.events import StateTold, decode_line
 from ft_rendezvous.state.model.records import RunStatus
+from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.model.wording import describe, local_time, names_in
 from ft_rendezvous.state.read.log_reader import describe_missing
-from ft_rendezvous.state.read.sources import FolderSource, Picture, Source, StoreSource
-from ft_rendezvous.state.read.store_query import Visitor
+from ft_rendezvous.state.read.sources import FolderSource, Picture, RunSource, StoreSource
+from ft_rendezvous.state.read.store_query import QueryClient
 
-LOOK_S = 0.5
-MOST_S = 10.0
-BREATHER = 10
-"""So many times longer than a look takes, a watcher waits for the next."""
+LOOK_INTERVAL_S = 0.5
+MAX_LOOK_INTERVAL_S = 10.0
+LOOK_COST_FACTOR = 10
+"""The time between two looks is at least this many times the time of a look."""
 EXIT_CODES = {RunStatus.FINISHED: 0, RunStatus.ERRORED: FAILED, RunStatus.ABORTED: CANCELLED}
 
 
@@ -37,8 +37,8 @@ def now_ns() -> int:
     return time.time_ns()
 
 
-def find_source(text: str, run: str | None) -> Source:
-    """The source that somebody names: a directory, a URL or an endpoint. Raises StateUnavailable or ConfigError."""
+def find_source(text: str, run: str | None) -> RunSource:
+    """The source that an operator names: a directory, a URL or an endpoint. Raises StateUnavailable or ConfigError."""
     if text.startswith(("http://", "https://")):
         from ft_rendezvous.state.read.http_source import HttpSource  # noqa: PLC0415
 
@@ -51,11 +51,11 @@ def find_source(text: str, run: str | None) -> Source:
             f"there is no directory {text!r}: give a run's state_dir, its HTTP address http://HOST:PORT, "
             "or its store HOST:PORT"
         )
-    return StoreSource(Visitor(text), now_ns)
+    return StoreSource(QueryClient(text), now_ns)
 
 
 def run_status(text: str, run: str | None, is_watched: bool, is_json: bool, is_every_node: bool) -> int:
-    """Tell how the run stands, once or until it ends. Returns the exit code."""
+    """Show the run once, or until it ends. Returns the exit code."""
     with _refusing():
         source = find_source(text, run)
         if not is_watched:
@@ -73,13 +73,13 @@ def run_status(text: str, run: str | None, is_watched: bool, is_json: bool, is_e
 def run_events(  # noqa: PLR0917
     text: str, run: str | None, after: int, is_followed: bool, is_json: bool, is_all: bool
 ) -> int:
-    """Tell what happened, and go on telling if asked to. Returns the exit code."""
+    """Print what happened, and go on if the run is followed. Returns the exit code."""
     with _refusing():
         source = find_source(text, run)
         lines = source.lines(after, is_followed)
-        for told in lines if is_json else _sentences(lines, after, is_all):
-            text_line = told if isinstance(told, str) else told.decode(errors="replace").rstrip("\n")
-            # Whoever follows wants to see it now; else the system decides, which is ten times faster.
+        for line in lines if is_json else _sentences(lines, after, is_all):
+            text_line = line if isinstance(line, str) else line.decode(errors="replace").rstrip("\n")
+            # With --follow each line is shown at once; else the system buffers, which is ten times faster.
             print(text_line, flush=is_followed)
         if isinstance(source, FolderSource) and not source.missing.is_empty():
             print(f"ftr: of its log, {describe_missing(source.missing)}", file=sys.stderr)
@@ -94,12 +94,12 @@ def _print_picture(picture: Picture, is_json: bool, is_every_node: bool) -> None
     if is_json:
         _say(msgspec.json.encode(picture).decode())
     elif sys.stdout.isatty():
-        Console().print(as_drawing(blocks))
+        Console().print(render_drawing(blocks))
     else:
-        _say("\n".join(as_lines(blocks)))
+        _say("\n".join(render_lines(blocks)))
 
 
-def _pictures(source: Source) -> Iterator[Picture]:
+def _pictures(source: RunSource) -> Iterator[Picture]:
     """The run again and again, the last time when it has ended."""
     while True:
         began_s = time.monotonic()
@@ -108,22 +108,22 @@ def _pictures(source: Source) -> Iterator[Picture]:
         yield picture
         if picture.run.is_terminal():
             return
-        # A store with ten thousand nodes has better things to do than to be looked at.
-        time.sleep(min(MOST_S, max(LOOK_S, BREATHER * took_s)))
+        # With ten thousand nodes, a look costs the store host a lot.
+        time.sleep(min(MAX_LOOK_INTERVAL_S, max(LOOK_INTERVAL_S, LOOK_COST_FACTOR * took_s)))
 
 
-def _watch_drawn(source: Source, is_every_node: bool) -> Picture:
+def _watch_drawn(source: RunSource, is_every_node: bool) -> Picture:
     console = Console()
-    # What does not fit is cut while it is watched, and shown whole at the end.
+    # While it is watched, the picture is cut to the screen; at the end it is shown whole.
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis", transient=True) as live:
         for picture in _pictures(source):
             last = picture
-            live.update(as_drawing(blocks_of(picture, now_ns(), is_every_node)), refresh=True)
-    console.print(as_drawing(blocks_of(last, now_ns(), is_every_node)))
+            live.update(render_drawing(blocks_of(picture, now_ns(), is_every_node)), refresh=True)
+    console.print(render_drawing(blocks_of(last, now_ns(), is_every_node)))
     return last
 
 
-def _watch_in_lines(source: Source, is_every_node: bool) -> Picture:
+def _watch_in_lines(source: RunSource, is_every_node: bool) -> Picture:
     """A line when something has changed that matters, and all there is to see at the end."""
     before: tuple[object, ...] = ()
     for picture in _pictures(source):
@@ -136,7 +136,7 @@ def _watch_in_lines(source: Source, is_every_node: bool) -> Picture:
     return last
 
 
-def _watch_as_json(source: Source) -> Picture:
+def _watch_as_json(source: RunSource) -> Picture:
     """A line of JSON for everything that happened."""
     before = -1
     for picture in _pictures(source):
@@ -154,7 +154,7 @@ def _sentences(lines: Iterator[bytes], after: int, is_all: bool) -> Iterator[str
     names: dict[str, str] = {}
     second, at_second = 0, ""
     for line in lines:
-        event = decode_event(line)
+        event = decode_line(line)
         names.update(names_in(event))
         if after and event.event_id > after + 1 and not isinstance(event.event, StateTold):
             yield f"{'':23}  {event.event_id - after - 1:,} events before this are not kept here"
@@ -174,7 +174,7 @@ def _say(text: str) -> None:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """What is not there is told in one line; whoever stops listening is not told anything."""
+    """A run that is not there is one line of error. A closed pipe is no error."""
     try:
         yield
     except StateUnavailable as error:

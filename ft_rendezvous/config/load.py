@@ -93,7 +93,7 @@ def _check_location(run: RunSettings, domain_id: str | None, unit_id: str | None
         needs = f"segment={run.segment}" if run.segment > 1 else f"spread={run.spread}"
         raise ConfigError(
             f"{needs} needs every node's domain, and node {hostname} has none: set domain_from (see "
-            "docs/placement.md), or on each node domain or FT_DOMAIN_ID"
+            "ftr docs placement), or on each node domain or FT_DOMAIN_ID"
         )
     if unit_id is None and rules.needs_unit:
         raise ConfigError(

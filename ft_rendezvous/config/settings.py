@@ -102,7 +102,7 @@ class RunSettings:
         "grow", Grow.NOW, "When an elastic world grows: `now`, at the `next` cycle, or at a worker's `checkpoint`."
     )
     domain_from: str | None = setting(
-        "domain_from", None, "Where nodes find their domains; see docs/placement.md. `domain` and FT_DOMAIN_ID win."
+        "domain_from", None, "Where nodes find their domains; see `ftr docs placement`. `domain` and FT_DOMAIN_ID win."
     )
     unit_from: str | None = setting("unit_from", None, "Where nodes find their units. `unit` wins.")
     has_identical_workers: bool = setting(
@@ -198,7 +198,7 @@ class NodeSettings:
     infra_rank: int | None = setting(
         "infra_rank",
         None,
-        "This node's place in the infrastructure. Default: from the environment; see docs/placement.md.",
+        "This node's place in the infrastructure. Default: from the environment; see `ftr docs placement`.",
     )
     domain_id: str | None = setting(
         "domain", None, "The name of the fabric or switch that this node shares with others. Default: FT_DOMAIN_ID."
@@ -239,7 +239,7 @@ class StateSettings:
     directory: str | None = setting(
         "state_dir",
         None,
-        "The directory for the run's events, one folder per run, on the store host; see docs/state.md.",
+        "The directory for the run's events, one folder per run, on the store host; see `ftr docs state`.",
     )
     port: int | None = setting(
         "state_port", None, "The port at which the store host serves the run's page, API and metrics."

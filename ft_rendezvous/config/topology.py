@@ -6,24 +6,16 @@ caller passes the environment. If a source gives no name, the error names the no
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from tempfile import TemporaryFile
-from typing import IO
 
+from ft_rendezvous.config.commands import CommandNotStarted, CommandTimeout, run_command
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.text import MAX_NAME_CHARS
 
 COMMAND_TIMEOUT_S = 30.0
 """How long a command may take. nvidia-smi can take ten seconds on a machine that has just started."""
-
-MAX_OUTPUT_BYTES = 4 << 20
-"""How much of a command's output is read. `nvidia-smi -q` prints about 10 KB per GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,33 +151,16 @@ def _from_command(command: str, place: SourceInput) -> str:
 
 
 def _run(command: list[str], called: str, place: SourceInput) -> str:
-    """The output of a command. It does not wait for processes that the command leaves in the background."""
-    with TemporaryFile() as out, TemporaryFile() as err:
-        try:
-            process = subprocess.Popen(
-                command, env=dict(place.env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0
-            )
-        except (OSError, ValueError) as error:
-            raise _NotFound(f"{called} could not be started: {error}: install it, or use another source") from error
-        try:
-            exit_code = process.wait(COMMAND_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise _NotFound(f"{called} has not ended within {COMMAND_TIMEOUT_S:g} s: make it quicker") from None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        told = _read(out)
-        if exit_code != 0:
-            said = (_read(err).strip() or told.strip() or "nothing").splitlines()[-1]
-            raise _NotFound(f"{called} exited with {exit_code} and said: {said[:MAX_NAME_CHARS]}")
-        return told
-
-
-def _read(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read(MAX_OUTPUT_BYTES).decode(errors="surrogateescape")
+    """What a command prints."""
+    try:
+        done = run_command(command, timeout_s=COMMAND_TIMEOUT_S, env=place.env)
+    except CommandNotStarted as error:
+        raise _NotFound(f"{called} could not be started: {error}: install it, or use another source") from error
+    except CommandTimeout:
+        raise _NotFound(f"{called} has not ended within {COMMAND_TIMEOUT_S:g} s: make it quicker") from None
+    if done.exit_code != 0:
+        raise _NotFound(f"{called} exited with {done.exit_code} and said: {done.last_line[:MAX_NAME_CHARS]}")
+    return done.stdout.decode(errors="surrogateescape")
 
 
 _FINDERS: Mapping[str, Callable[[str, SourceInput], str]] = {

@@ -218,13 +218,14 @@ class Summary:
     least: int | None
     """The smallest size that the world may have. None if it may not become smaller."""
 
-    def __str__(self) -> str:
+    @property
+    def effect(self) -> str:
+        """What the spares cover now, and who has which rank for what reason."""
         changes = "; ".join(f"rank {rank} {node}, {reason}" for rank, node, reason in self.changes)
         more = self.moved + self.new - len(self.changes)
         tail = f": {changes}" + (f" and {more} more" if more else "") if changes else ""
-        counts = f"kept={self.kept} moved={self.moved} new={self.new} benched={self.benched}"
         shrinks = "" if self.least is None else f", and the world may shrink to {self.least}"
-        return f"{counts}; spares cover {self.cover}{shrinks}{tail}"
+        return f"spares cover {self.cover}{shrinks}{tail}"
 
 
 def summarize(

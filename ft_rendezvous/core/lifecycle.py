@@ -81,6 +81,11 @@ ROLE_TABLE: dict[tuple[Role, NodeStep], Role] = {
 }
 
 
+def roles_after(step: NodeStep) -> dict[Role, Role]:
+    """What a step that concerns all nodes makes of them, by what they were; roles that stay are left out."""
+    return {role: after for (role, each), after in ROLE_TABLE.items() if each is step and after is not role}
+
+
 def next_phase(phase: Phase, step: RunStep) -> Phase:
     try:
         return RUN_TABLE[phase, step]

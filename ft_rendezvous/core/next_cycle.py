@@ -109,9 +109,13 @@ def _cause(troubles: Sequence[AnyWhy]) -> AnyWhy:
     first = troubles[0]
     if not isinstance(first, NodesLost):
         return first
-    lost = [trouble for trouble in troubles if isinstance(trouble, NodesLost)]
+    return gather_losses([trouble for trouble in troubles if isinstance(trouble, NodesLost)])
+
+
+def gather_losses(lost: Sequence[NodesLost]) -> NodesLost:
+    """Losses of single nodes as one cause."""
     return NodesLost(
-        nodes=tuple(name for trouble in lost[:NAMED] for name in trouble.nodes),
-        ranks=tuple(rank for trouble in lost[:NAMED] for rank in trouble.ranks),
+        nodes=tuple(name for each in lost[:NAMED] for name in each.nodes),
+        ranks=tuple(rank for each in lost[:NAMED] for rank in each.ranks),
         count=len(lost),
     )

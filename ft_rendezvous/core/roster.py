@@ -18,6 +18,7 @@ from ft_rendezvous.core.model import (
     AnyRecord,
     AnyWhy,
     Arrival,
+    Checkpoint,
     Failure,
     Finish,
     Goodbye,
@@ -82,6 +83,43 @@ class Fence:
     """Seconds since its last beat."""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeFinish:
+    """A node's workers ended well. It waits in the exit barrier."""
+
+    incarnation: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExit:
+    """A node said goodbye."""
+
+    incarnation: str
+    node: str
+    role: Role
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnfit:
+    """A node's health check failed."""
+
+    incarnation: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """A worker of the current cycle has written a checkpoint."""
+
+
+Effect = Fence | FailureNote | NodeFinish | NodeExit | NodeUnfit | CheckpointWritten | Request
+"""What follows from a record outside of the roster. A request is left to the coordinator."""
+
+
 @dataclass(slots=True)
 class Roster:
     """The live nodes of a run's group, and what they reported in the current cycle."""
@@ -104,6 +142,8 @@ class Roster:
     """Nodes that left since the last seal for a reason of their own."""
     lost_count: int = 0
     """Nodes of the last world that died or left since its seal, for any reason other than failed workers."""
+    lost: list[NodesLost] = field(default_factory=list)
+    """Those of them that died, each for itself."""
     draining: set[str] = field(default_factory=set)
     """Live nodes that were asked to give up their places. They are never placed again."""
     drained_count: int = 0
@@ -123,35 +163,43 @@ class Roster:
 
     # --- records of nodes -----------------------------------------------------------------------------
 
-    def take(self, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Fence]:
-        """Fold one record in. Returns the incarnations to fence because of it.
+    def take(self, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Effect]:
+        """Fold one record in. This is the only place that tells records apart. Returns what follows from it.
 
         A record of an older cycle still introduces a new node, and still counts as a finish or a goodbye. It never
-        counts as an arrival.
+        counts as an arrival. A record of an unknown author is an operator's request, or nothing.
         """
         if isinstance(record, Withdrawal):
-            self._withdraw(record)
+            return self._withdraw(record)
         if record.incarnation in self.fenced:
             return []
         if isinstance(record, Arrival):
-            return self._take_arrival(record, is_open and record.cycle_id == cycle_id)
+            return [*self._take_arrival(record, is_open and record.cycle_id == cycle_id)]
         member = self.members.get(record.incarnation)
         if member is None:
-            return []
+            return [record] if isinstance(record, Request) else []
+        is_current = member.role is Role.ACTIVE and record.cycle_id == cycle_id
         match record:
             case Failure():
-                if member.role is Role.ACTIVE and record.cycle_id == cycle_id:
-                    rank = self._ranks[record.incarnation]
-                    self.troubles.append(WorkersFailed(member.name, rank, record.reason))
-            case Request(kind=RequestKind.RESTART):
-                if member.role is Role.ACTIVE and record.cycle_id == cycle_id:
-                    by = f"{member.name} (rank {self._ranks[record.incarnation]})"
-                    self.troubles.append(RestartRequested(by, record.reason))
+                return self._fail(record, member, is_current)
             case Finish():
-                self._finish(record.incarnation, member)
+                return self._finish(record.incarnation, member)
             case Goodbye():
-                self._goodbye(record, member)
+                return self._goodbye(record, member)
+            case Checkpoint():
+                return [CheckpointWritten()] if record.cycle_id == cycle_id else []
+            case Request(kind=RequestKind.DRAIN):
+                return [record]
+            case Request(kind=RequestKind.RESTART) if is_current:
+                self.ask_restart(f"{member.name} (rank {self._ranks[record.incarnation]})", record.reason)
         return []
+
+    def _fail(self, failure: Failure, member: Member, is_current: bool) -> list[Effect]:
+        note = self._failure_of(failure, member)
+        if is_current:
+            rank = self._ranks[failure.incarnation]
+            self.troubles.append(WorkersFailed(member.name, rank, failure.reason))
+        return [] if note is None else [note]
 
     def _take_arrival(self, arrival: Arrival, counts: bool) -> list[Fence]:
         fences: list[Fence] = []
@@ -192,7 +240,7 @@ class Roster:
             incarnation = holder.arrival.incarnation
             self.drop(incarnation)
             return [Fence(incarnation, holder.name, FenceCause.REPLACED, reason)]
-        self.fenced.add(arrival.incarnation)
+        self.refuse(arrival.incarnation)
         reason = (
             f"{holder.name} was started later, in the place of this node"
             if newcomer.addr == old.addr
@@ -201,15 +249,23 @@ class Roster:
         )
         return [Fence(arrival.incarnation, node_name(newcomer), FenceCause.REFUSED, reason)]
 
-    def _finish(self, incarnation: str, member: Member) -> None:
-        if member.role in (Role.ACTIVE, Role.AWAITED, Role.HOT_SPARE):
-            member.role = next_role(member.role, NodeStep.FINISH)
-            self.unfinished.discard(incarnation)
-            self.awaited.pop(incarnation, None)
-            self.finished_count += 1
-            self.finished_live_count += 1
+    def _finish(self, incarnation: str, member: Member) -> list[Effect]:
+        if member.role not in (Role.ACTIVE, Role.AWAITED, Role.HOT_SPARE):
+            return []
+        member.role = next_role(member.role, NodeStep.FINISH)
+        self.unfinished.discard(incarnation)
+        self.awaited.pop(incarnation, None)
+        self.finished_count += 1
+        self.finished_live_count += 1
+        return [NodeFinish(incarnation, member.name)]
 
-    def _goodbye(self, goodbye: Goodbye, member: Member) -> None:
+    def _goodbye(self, goodbye: Goodbye, member: Member) -> list[Effect]:
+        effects: list[Effect] = []
+        if goodbye.outcome is Outcome.FAILED:
+            # An agent that gives up may not have reported the failure before it left.
+            failure = Failure(cycle_id=goodbye.cycle_id, incarnation=goodbye.incarnation, reason=goodbye.reason)
+            note = self._failure_of(failure, member)
+            effects += [] if note is None else [note]
         if goodbye.outcome is Outcome.SUCCEEDED and member.role in (Role.ACTIVE, Role.AWAITED):
             self._finish(goodbye.incarnation, member)
         if member.role is Role.ACTIVE:
@@ -224,17 +280,24 @@ class Roster:
         if goodbye.outcome is not Outcome.FAILED:
             self.lost_count += member.role in (Role.ACTIVE, Role.AWAITED)
         self._remove(goodbye.incarnation)
+        return [*effects, NodeExit(goodbye.incarnation, member.name, member.role, goodbye.outcome, goodbye.reason)]
 
-    def _withdraw(self, withdrawal: Withdrawal) -> None:
+    def _withdraw(self, withdrawal: Withdrawal) -> list[Effect]:
         """A node is unhealthy: it is not in the run any more, if it ever was."""
-        self.unhealthy[node_key(withdrawal.node)] = f"{node_name(withdrawal.node)}: {withdrawal.reason}"
+        name = node_name(withdrawal.node)
+        self.unhealthy[node_key(withdrawal.node)] = f"{name}: {withdrawal.reason}"
         if withdrawal.incarnation in self.members:
             self.drop(withdrawal.incarnation)
+        return [NodeUnfit(withdrawal.incarnation, name, withdrawal.reason)]
 
-    def failure_of(self, failure: Failure) -> FailureNote | None:
+    def refuse(self, incarnation: str) -> None:
+        """A new node is not admitted. Nothing it says counts."""
+        self.fenced.add(incarnation)
+
+    def _failure_of(self, failure: Failure, member: Member) -> FailureNote | None:
         """A failure in the last world, for the ledger. None if the node is not in that world."""
-        member, rank = self.members.get(failure.incarnation), self._ranks.get(failure.incarnation)
-        if member is None or rank is None or member.role not in (Role.ACTIVE, Role.AWAITED):
+        rank = self._ranks.get(failure.incarnation)
+        if rank is None or member.role not in (Role.ACTIVE, Role.AWAITED):
             return None
         if failure.cycle_id != member.arrival.cycle_id:
             return None
@@ -267,10 +330,12 @@ class Roster:
     def drop(self, incarnation: str) -> None:
         """A node is dead or replaced. Its incarnation never counts again."""
         member = self.members.get(incarnation)
-        if member is not None and member.role is Role.ACTIVE:
-            self.troubles.append(NodesLost((member.name,), (self._ranks[incarnation],)))
-        if member is not None:
-            self.lost_count += member.role in (Role.ACTIVE, Role.AWAITED)
+        if member is not None and member.role in (Role.ACTIVE, Role.AWAITED):
+            lost = NodesLost((member.name,), (self._ranks[incarnation],))
+            self.lost.append(lost)
+            self.lost_count += 1
+            if member.role is Role.ACTIVE:
+                self.troubles.append(lost)
         self._remove(incarnation)
 
     def drain(self, incarnation: str) -> bool:
@@ -317,6 +382,7 @@ class Roster:
         self._ranks = {incarnation: rank for rank, incarnation in enumerate(placement.ranks)}
         self.unfinished = set(placement.ranks)
         self.spent_count = self.left_count = self.lost_count = self.drained_count = self.finished_count = 0
+        self.lost.clear()
         for incarnation in placement.ranks:
             member = self.members[incarnation]
             member.role = next_role(member.role, NodeStep.PLACE)

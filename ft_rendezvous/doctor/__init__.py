@@ -1,4 +1,5 @@
-"""`ftr doctor`: a preflight. Nodes gather facts, one of them collects them, pure checks turn them into findings.
+"""`ftr doctor`: a check before a run. Nodes gather facts, the first node collects them, pure checks judge them.
 
-Owns what can go wrong before a run starts. Must work where torch is broken: only a process of its own imports torch.
+Owns all checks of what can go wrong before a run starts. Must work where torch is broken: only a separate process
+imports torch.
 """

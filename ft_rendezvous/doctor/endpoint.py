@@ -1,7 +1,7 @@
-"""The endpoint, looked at with care: a port is held if it is free, a live store is spoken to over one connection.
+"""Looks at the endpoint with care: holds the port if it is free, and uses one connection to a live store.
 
-A TCPStore looks up every client's name on its only thread. Where that is slow, a crowd that only wants to look would
-stall a live run for longer than its leases; so one node looks, and the others keep away unless nobody trains there.
+A TCPStore looks up the name of every client on its only thread. Where that is slow, many clients would stall a live run
+for longer than its leases. So one node looks, and the others connect only if no node trains there.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ import threading
 import time
 from collections.abc import Sequence
 
-from ft_rendezvous.doctor.facts import Attempt, Endpoint, LiveRun, Lookup, State
-from ft_rendezvous.doctor.lookups import LIMIT_S, ask_all, name_of
+from ft_rendezvous.doctor.facts import Attempt, EndpointFacts, EndpointState, Lookup, RunningRun
+from ft_rendezvous.doctor.lookups import LOOKUP_TIMEOUT_S, ask_all, name_of
 from ft_rendezvous.errors import ConfigError, ProtocolBug, StoreUnavailable
-from ft_rendezvous.protocol import codec
-from ft_rendezvous.protocol.ops import Check, Get
+from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.store import net
 from ft_rendezvous.store.raw_client import Found, StoreSocket
 
-PATIENCE_S = 3.0
-"""For a connection to be made, and for an answer."""
+ENDPOINT_TIMEOUT_S = 3.0
+"""For a connection, and for an answer."""
 
 MOST_ADDRESSES = 8
 
 _STATES = {
-    Found.NOTHING: State.NOTHING,
-    Found.NO_ANSWER: State.NO_ANSWER,
-    Found.UNKNOWN_HOST: State.UNKNOWN_HOST,
+    Found.NOTHING: EndpointState.NOTHING,
+    Found.NO_ANSWER: EndpointState.NO_ANSWER,
+    Found.UNKNOWN_HOST: EndpointState.UNKNOWN_HOST,
 }
 
 
 def new_token() -> str:
-    """What a held port says to whoever comes, so that a node knows that it has come to the right one."""
+    """The text that a held port sends to every client, so that a node knows that it has found the right port."""
     return secrets.token_hex(8)
 
 
 class HeldPort:
-    """The endpoint's port, held by the doctor: says its token, and remembers who came."""
+    """The port of the endpoint, held by the doctor. Sends its token to every client and remembers the client."""
 
     def __init__(self, port: int, token: str) -> None:
         self._listener = net.listen(port)
@@ -50,7 +50,7 @@ class HeldPort:
         threading.Thread(target=self._answer, name="doctor-port", daemon=True).start()
 
     def clients(self) -> list[str]:
-        """The addresses of those who came, as a store there would see them."""
+        """The addresses of the clients, as a store would see them."""
         with self._lock:
             return list(self._clients)
 
@@ -64,10 +64,10 @@ class HeldPort:
             try:
                 client, address = self._listener.accept()
             except OSError:
-                return  # Closed; or out of files, and then nobody is served here anyway.
+                return  # Closed; or the process may open no more files, and then it cannot answer anyway.
             with self._lock:
                 self._clients[str(address[0])] = None
-            # The line fits into any send buffer, so nobody can hold us here.
+            # The line fits into any send buffer, so no client can block this thread.
             with client, contextlib.suppress(OSError):
                 client.setblocking(False)
                 client.sendall(self._line)
@@ -77,45 +77,47 @@ def _line(token: str) -> bytes:
     return f"ft-doctor {token}\n".encode()
 
 
-def hold(host: str, port: int, token: str) -> tuple[HeldPort | None, Endpoint]:
-    """Hold the port of this machine, or tell who has it."""
+def hold_port(host: str, port: int, token: str) -> tuple[HeldPort | None, EndpointFacts]:
+    """Hold the port of this machine, or find out what has it."""
     try:
-        return HeldPort(port, token), Endpoint(state=State.HELD)
+        return HeldPort(port, token), EndpointFacts(state=EndpointState.HELD)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            return None, Endpoint(state=State.FORBIDDEN, detail=error.strerror or str(error))
-    seen = look(host, port)
-    return None, Endpoint(state=State.TAKEN) if seen.state is State.NOTHING else seen
+            return None, EndpointFacts(state=EndpointState.FORBIDDEN, detail=error.strerror or str(error))
+    seen = look_at_endpoint(host, port)
+    return None, EndpointFacts(state=EndpointState.TAKEN) if seen.state is EndpointState.NOTHING else seen
 
 
-def look(host: str, port: int) -> Endpoint:
-    """What is there, over one connection."""
+def look_at_endpoint(host: str, port: int) -> EndpointFacts:
+    """What is at the endpoint, over one connection."""
     try:
-        store = StoreSocket(host, port, PATIENCE_S)
+        store = StoreSocket(host, port, ENDPOINT_TIMEOUT_S)
     except StoreUnavailable as unavailable:
-        return Endpoint(state=_STATES.get(Found(unavailable.fact), State.STRANGER), detail=unavailable.fact)
+        return EndpointFacts(
+            state=_STATES.get(Found(unavailable.fact), EndpointState.STRANGER), detail=unavailable.fact
+        )
     try:
-        if not store.perform(Check([codec.HEAD_KEY])):
-            return Endpoint(state=State.OTHER_STORE, detail="a TCPStore of another program, no ft rendezvous")
-        head = codec.decode_head(store.perform(Get(codec.HEAD_KEY)))
+        head = perform_move(store, operations.find_head())
     except StoreUnavailable as unavailable:
-        return Endpoint(state=State.NO_ANSWER, detail=f"a store, but {unavailable.fact}")
+        return EndpointFacts(state=EndpointState.NO_ANSWER, detail=f"a store, but {unavailable.fact}")
     except (ConfigError, ProtocolBug) as error:
-        return Endpoint(state=State.OTHER_STORE, detail=str(error))
+        return EndpointFacts(state=EndpointState.OTHER_STORE, detail=str(error))
     finally:
         store.close()
-    run = LiveRun(
+    if head is None:
+        return EndpointFacts(state=EndpointState.OTHER_STORE, detail="a TCPStore of another program, no ft rendezvous")
+    run = RunningRun(
         run_id=head.run_id,
         cycle_id=head.view.cycle_id,
         is_sealed=head.view.sealed is not None,
         verdict="" if head.view.closed is None else str(head.view.closed.verdict),
         settings=head.settings,
     )
-    return Endpoint(state=State.RUN, run=run)
+    return EndpointFacts(state=EndpointState.RUN, run=run)
 
 
-def reach(host: str, port: int, token: str) -> tuple[Attempt, ...]:
-    """Try every address of the endpoint: for the held port's token or, without one, for a store's greeting."""
+def reach_endpoint(host: str, port: int, token: str) -> tuple[Attempt, ...]:
+    """Try every address of the endpoint: expect the token of the held port or, without a token, a store."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -131,25 +133,25 @@ def _try(address: str, port: int, token: str) -> Attempt:
         if token:
             error = _hear(address, port, _line(token))
         else:
-            StoreSocket(address, port, PATIENCE_S).close()
+            StoreSocket(address, port, ENDPOINT_TIMEOUT_S).close()
     except StoreUnavailable as unavailable:
         error = unavailable.fact
     return Attempt(address=address, seconds=time.perf_counter() - began, error=error)
 
 
 def _hear(address: str, port: int, line: bytes) -> str:
-    """Why the line is not heard there; empty if it is."""
+    """Why the line does not come from there; empty if it does."""
     try:
-        with socket.create_connection((address, port), timeout=PATIENCE_S) as sock, sock.makefile("rb") as file:
+        with socket.create_connection((address, port), timeout=ENDPOINT_TIMEOUT_S) as sock, sock.makefile("rb") as file:
             heard = file.readline(len(line))
     except TimeoutError:
-        return f"no answer from {address} within {PATIENCE_S:g} s"
+        return f"no answer from {address} within {ENDPOINT_TIMEOUT_S:g} s"
     except OSError as error:
         return f"{address}: {error.strerror or error}"
-    return "" if heard == line else f"at {address} somebody else answers"
+    return "" if heard == line else f"another program answers at {address}"
 
 
-def name_clients(addresses: Sequence[str], limit_s: float = LIMIT_S) -> tuple[tuple[Lookup, ...], int]:
-    """Look up clients' names as a store would; and how many there was no time for."""
-    lookups = ask_all({address: name_of(address) for address in addresses}, limit_s)
+def name_clients(addresses: Sequence[str], timeout_s: float = LOOKUP_TIMEOUT_S) -> tuple[tuple[Lookup, ...], int]:
+    """Look up the names of clients as a store would. Also returns for how many there was no time."""
+    lookups = ask_all({address: name_of(address) for address in addresses}, timeout_s)
     return tuple(lookups.values()), len(addresses) - len(lookups)

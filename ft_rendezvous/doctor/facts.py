@@ -1,6 +1,6 @@
-"""What the doctor's processes tell each other: facts of one node, facts of the endpoint, requests and answers.
+"""The messages of the doctor's processes: facts of a node, facts of the endpoint, requests and answers.
 
-Plain data, decoded strictly. Judges nothing; `checks` does.
+Plain data, decoded strictly. Judges nothing: the checks do that.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from enum import StrEnum
 
 import msgspec
 
-FORMAT = 1
-"""Version of what follows. A node of another version is named, and not examined."""
+FACTS_VERSION = 1
+"""Version of these messages. A node with another version is named, and not examined."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of everything that travels."""
+    """Base of all messages and their parts."""
 
 
 # --- one node ---------------------------------------------------------------------------------------
@@ -30,30 +30,30 @@ class Lookup(Fact, frozen=True, kw_only=True):
     """Addresses of a name; the name of an address."""
     error: str = ""
     is_over: bool = True
-    """False: it had not been answered when we stopped waiting."""
+    """False: there was no answer when the doctor stopped waiting."""
 
 
 class Route(Fact, frozen=True, kw_only=True):
-    """Where this node would talk to the endpoint from."""
+    """From which address this node would reach the endpoint."""
 
     address: str
     is_here: bool
-    """The endpoint names this very machine."""
+    """The endpoint names this machine."""
     is_loopback: bool
     interface: str = ""
 
 
 class Torch(Fact, frozen=True, kw_only=True):
-    """What a process of its own found out by importing torch."""
+    """What a separate process found out by importing torch."""
 
     version: str = ""
     error: str = ""
     """Why it cannot be imported."""
     is_late: bool = False
-    """It had not been imported when we stopped waiting."""
+    """The import had not ended when the doctor stopped waiting."""
     import_s: float = 0.0
     missing: tuple[str, ...] = ()
-    """What this package builds on and this torch does not have."""
+    """Parts of torch that this package needs and this torch does not have."""
     store_s: float | None = None
     """How long a TCPStore takes from its start to its first answer."""
     has_numpy: bool = True
@@ -71,7 +71,7 @@ class Software(Fact, frozen=True, kw_only=True):
 
 
 class Step(Fact, frozen=True, kw_only=True):
-    """The SLURM job, and the step if srun started us."""
+    """The SLURM job, and the step if srun started this process."""
 
     job_id: str
     step_id: str = ""
@@ -80,9 +80,9 @@ class Step(Fact, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     """The step's nodes in SLURM's order."""
     launched_from: str = ""
-    """The address of srun's own machine: in a batch job that of the first node."""
+    """The address of the machine of srun: in a batch job, the first node."""
     is_array: bool = False
-    """The job is a task of an array, and other tasks may have more nodes of the run."""
+    """The job is a task of an array. Other tasks may have more nodes of the run."""
     flags: dict[str, str] = {}
     """Variables that change what srun does when a node is lost."""
 
@@ -92,7 +92,7 @@ class Step(Fact, frozen=True, kw_only=True):
 
 
 class NodeFacts(Fact, frozen=True, kw_only=True):
-    """All that a node says of itself."""
+    """All that a node reports about itself."""
 
     task: int
     host: str
@@ -107,7 +107,7 @@ class NodeFacts(Fact, frozen=True, kw_only=True):
     run_error: str = ""
     """Why they cannot work."""
     node_error: str = ""
-    """Why this node's own cannot."""
+    """Why the settings of this node alone cannot work."""
     is_host: bool = False
     """It would host the store."""
     endpoint: Lookup
@@ -126,24 +126,24 @@ class NodeFacts(Fact, frozen=True, kw_only=True):
 # --- the endpoint -----------------------------------------------------------------------------------
 
 
-class State(StrEnum):
+class EndpointState(StrEnum):
     """What is at the endpoint."""
 
     HELD = "held"
-    """Nobody had the port; the doctor holds it while it looks."""
+    """The port was free. The doctor holds it while it looks."""
     RUN = "run"
     OTHER_STORE = "other-store"
     STRANGER = "stranger"
     TAKEN = "taken"
-    """The port is taken, and yet nothing answers at the endpoint."""
+    """The port is taken, but nothing answers at the endpoint."""
     FORBIDDEN = "forbidden"
-    """The system does not let us listen there."""
+    """The system does not let the doctor listen there."""
     NOTHING = "nothing"
     NO_ANSWER = "no-answer"
     UNKNOWN_HOST = "unknown-host"
 
 
-class LiveRun(Fact, frozen=True, kw_only=True):
+class RunningRun(Fact, frozen=True, kw_only=True):
     run_id: str
     cycle_id: int
     is_sealed: bool
@@ -152,14 +152,14 @@ class LiveRun(Fact, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
 
 
-class Endpoint(Fact, frozen=True, kw_only=True):
-    state: State
+class EndpointFacts(Fact, frozen=True, kw_only=True):
+    state: EndpointState
     detail: str = ""
-    run: LiveRun | None = None
+    run: RunningRun | None = None
 
 
 class Attempt(Fact, frozen=True, kw_only=True):
-    """A node's try to reach the endpoint at one of its addresses."""
+    """One try of a node to reach the endpoint at one of its addresses."""
 
     address: str
     seconds: float
@@ -167,22 +167,22 @@ class Attempt(Fact, frozen=True, kw_only=True):
 
 
 class Controller(Fact, frozen=True, kw_only=True):
-    """What SLURM's controller says; only one node asks it."""
+    """What SLURM's controller says. Only one node asks it."""
 
     kill_on_bad_exit: bool | None = None
     wait_s: int | None = None
-    """srun ends the others so long after the first has ended; 0 is never."""
+    """srun ends the other nodes this long after the first has ended; 0: never."""
     no_kill: bool | None = None
-    """The job was submitted with --no-kill; None: nothing that can be seen says so."""
+    """The job was submitted with --no-kill; None: nothing shows whether it was."""
     script_flags: tuple[str, ...] = ()
-    """What the batch script passes to srun that ends all nodes with one of them, as it is written there."""
+    """Options of srun in the batch script that end all nodes when one ends, as they are written there."""
 
 
 # --- requests and answers ---------------------------------------------------------------------------
 
 
 class Hello(Fact, frozen=True, kw_only=True, tag="hello"):
-    """The first line of a node. Its fields stay as they are in every version."""
+    """The first line of a node. Its fields never change, in no version."""
 
     v: int
     key: str
@@ -197,21 +197,21 @@ class Welcome(Fact, frozen=True, kw_only=True, tag="welcome"):
     key: str
 
 
-class Look(Fact, frozen=True, kw_only=True, tag="look"):
-    """Look at the endpoint, once; whoever is its machine tries to hold the port."""
+class LookAtEndpoint(Fact, frozen=True, kw_only=True, tag="look"):
+    """Look at the endpoint once. The node on its machine tries to hold the port."""
 
     token: str
     is_holder: bool
 
 
 class Reach(Fact, frozen=True, kw_only=True, tag="reach"):
-    """Try every address of the endpoint; without a token, a store is there."""
+    """Try every address of the endpoint. Without a token, a store is there."""
 
     token: str = ""
 
 
 class NameClients(Fact, frozen=True, kw_only=True, tag="name-clients"):
-    """Look up everybody who came to the held port, as a TCPStore there would."""
+    """Look up the name of every client that came to the held port, as a TCPStore would."""
 
 
 class ReadClock(Fact, frozen=True, kw_only=True, tag="read-clock"):
@@ -219,13 +219,13 @@ class ReadClock(Fact, frozen=True, kw_only=True, tag="read-clock"):
 
 
 class End(Fact, frozen=True, kw_only=True, tag="end"):
-    """All is known: exit with this code."""
+    """The examination is over: exit with this code."""
 
     exit_code: int
 
 
-class Seen(Fact, frozen=True, kw_only=True, tag="seen"):
-    endpoint: Endpoint
+class EndpointSeen(Fact, frozen=True, kw_only=True, tag="seen"):
+    endpoint: EndpointFacts
 
 
 class Attempts(Fact, frozen=True, kw_only=True, tag="attempts"):
@@ -235,16 +235,16 @@ class Attempts(Fact, frozen=True, kw_only=True, tag="attempts"):
 class Clients(Fact, frozen=True, kw_only=True, tag="clients"):
     lookups: tuple[Lookup, ...]
     untried: int = 0
-    """How many there was no time for."""
+    """Clients for which there was no time."""
 
 
-class Clock(Fact, frozen=True, kw_only=True, tag="clock"):
+class ClockRead(Fact, frozen=True, kw_only=True, tag="clock"):
     at: float
 
 
-class Report(Fact, frozen=True, kw_only=True, tag="report"):
+class NodeReport(Fact, frozen=True, kw_only=True, tag="report"):
     facts: NodeFacts
 
 
-Request = Welcome | Look | Reach | NameClients | ReadClock | End
-Answer = Hello | Report | Seen | Attempts | Clients | Clock
+NodeRequest = Welcome | LookAtEndpoint | Reach | NameClients | ReadClock | End
+NodeAnswer = Hello | NodeReport | EndpointSeen | Attempts | Clients | ClockRead

@@ -1,4 +1,4 @@
-"""What the doctor says: findings, and all it knows when it judges. Pure data."""
+"""Findings of the doctor, and the facts on which it judges. Pure data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from ft_rendezvous.core.capacity import PlacementRules
-from ft_rendezvous.doctor.facts import Attempt, Clients, Controller, Endpoint, Hello, NodeFacts
+from ft_rendezvous.doctor.facts import Attempt, Clients, Controller, EndpointFacts, Hello, NodeFacts
 
 
 class Status(StrEnum):
@@ -27,12 +27,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fact: str
     remedy: str = ""
     nodes: tuple[str, ...] = ()
-    """Whom it is about; nobody in particular if empty."""
+    """The nodes that it is about; empty: no node in particular."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """All that is known, for the checks to judge."""
+    """All facts on which the checks judge."""
 
     endpoint_name: str
     """HOST:PORT."""
@@ -42,37 +42,37 @@ class Examination:
     expected: int
     """How many tasks there are."""
     waited_s: float
-    endpoint: Endpoint
+    endpoint: EndpointFacts
     looked: int = 0
     """The task that looked at the endpoint."""
     attempts: Mapping[int, Sequence[Attempt]] = field(default_factory=dict)
-    """By task; empty where the endpoint was left alone."""
+    """By task. Empty if no node tried to reach the endpoint."""
     clients: Clients | None = None
-    """As the endpoint's machine sees those who come to it."""
+    """The clients that came to the endpoint, as its machine sees them."""
     offsets_s: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """How far each task's clock is before the first one's, and how uncertain that is."""
-    misfits: Sequence[Hello] = ()
+    """How far the clock of each task is ahead of the first one's, and how uncertain that is."""
+    other_versions: Sequence[Hello] = ()
     """Nodes with another version of the doctor."""
     lost: Sequence[int] = ()
-    """Tasks that reported and then were not heard of again."""
+    """Tasks that reported and did not answer later."""
     controller: Controller | None = None
     run_id: str = ""
-    """As given with --rdzv-id."""
+    """The value of --rdzv-id."""
     run_differs: Sequence[str] = ()
-    """What the live run's settings and the given ones disagree on."""
+    """Settings in which the live run and the given options differ."""
     remarks: Sequence[tuple[str, str]] = ()
-    """What in the settings has no effect, and what to do about it."""
+    """Settings without effect, and what to do about them."""
     rules: PlacementRules | None = None
     """None if the settings cannot work."""
     are_sizes_given: bool = False
-    """Whether --nnodes was."""
+    """Whether --nnodes was given."""
     lease_s: float = 5.0
     files_wanted: int = 0
     """How many files the store host may have open."""
     connections_per_node: int = 3
 
     def names(self, nodes: Iterable[NodeFacts]) -> tuple[str, ...]:
-        """How nodes are called: by their hosts, and by their infra ranks too where a host has several."""
+        """The names of nodes: the host, and also the infra rank if a host has several nodes."""
         on_host = Counter(node.host for node in self.nodes)
         return tuple(f"{node.host}/{rank_of(node)}" if on_host[node.host] > 1 else node.host for node in nodes)
 
@@ -83,7 +83,7 @@ class Examination:
 
     @property
     def missing(self) -> list[int]:
-        here = {node.task for node in self.nodes} | {hello.task for hello in self.misfits}
+        here = {node.task for node in self.nodes} | {hello.task for hello in self.other_versions}
         return [task for task in range(self.expected) if task not in here]
 
 

@@ -1,4 +1,4 @@
-"""A node's own facts. Asks the resolver, the kernel and the Python environment; touches no other machine's port."""
+"""A node gathers its own facts from the resolver, the kernel and Python. It connects to no other machine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.store import net
 
 LOCALHOST = "localhost"
-"""As which a process that hosts a store connects to it."""
+"""The name by which a process that hosts a store connects to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What the doctor was asked to look at."""
+class DoctorOptions:
+    """The options of the doctor."""
 
     host: str
     port: int
@@ -46,17 +46,17 @@ class Asked:
         return format_endpoint(self.host, self.port)
 
 
-def gather_facts(asked: Asked, step: Step | None, env: Mapping[str, str]) -> NodeFacts:
-    """Everything this node can say of itself."""
+def gather_facts(options: DoctorOptions, step: Step | None, env: Mapping[str, str]) -> NodeFacts:
+    """Gather all facts of this node."""
     hostname = socket.gethostname()
-    run, run_error = read_settings(asked, step, env, is_node=False)
-    node, node_error = (None, "") if run is None else read_settings(asked, step, env, is_node=True)
-    names = ask_all({name: addresses_of(name) for name in (asked.host, hostname, LOCALHOST)})
-    route = _find_route(asked) if names[asked.host].found else None
+    run, run_error = read_settings(options, step, env, is_node=False)
+    node, node_error = (None, "") if run is None else read_settings(options, step, env, is_node=True)
+    names = ask_all({name: addresses_of(name) for name in (options.host, hostname, LOCALHOST)})
+    route = _find_route(options) if names[options.host].found else None
     seen_at = _addresses_seen(route, names[LOCALHOST])
     reverse = ask_all({address: name_of(address) for address in seen_at})
-    # Not while lookups are timed: an import of torch is all that a small machine can do.
-    torch = run_probe(env, asked.timeout_s * 0.75)
+    # Not while lookups are timed: an import of torch takes all of a small machine.
+    torch = run_probe(env, options.timeout_s * 0.75)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     is_host = None if node is None else node.node.is_host
     return NodeFacts(
@@ -71,7 +71,7 @@ def gather_facts(asked: Asked, step: Step | None, env: Mapping[str, str]) -> Nod
         run_error=run_error,
         node_error=node_error,
         is_host=route is not None and route.is_here if is_host is None else is_host,
-        endpoint=names[asked.host],
+        endpoint=names[options.host],
         own_name=names[hostname],
         route=route,
         reverse=tuple(reverse.values()),
@@ -85,18 +85,18 @@ def gather_facts(asked: Asked, step: Step | None, env: Mapping[str, str]) -> Nod
 
 
 def read_settings(
-    asked: Asked, step: Step | None, env: Mapping[str, str], is_node: bool
+    options: DoctorOptions, step: Step | None, env: Mapping[str, str], is_node: bool
 ) -> tuple[Settings | None, str]:
     """The settings as torchrun's nodes would read them, or why they cannot work."""
     count = 1 if step is None else step.tasks
-    min_nodes, max_nodes = asked.sizes or (count, count)
+    min_nodes, max_nodes = options.sizes or (count, count)
     try:
         settings = load_settings(
-            endpoint=asked.endpoint,
-            run_id=asked.run_id or "doctor",
+            endpoint=options.endpoint,
+            run_id=options.run_id or "doctor",
             min_nodes=min_nodes,
             max_nodes=max_nodes,
-            conf=asked.conf,
+            conf=options.conf,
             env=env,
         )
         settings = locate_node(settings, env) if is_node else settings
@@ -105,8 +105,8 @@ def read_settings(
     return settings, ""
 
 
-def _find_route(asked: Asked) -> Route | None:
-    found = net.route_to(asked.host, asked.port)
+def _find_route(options: DoctorOptions) -> Route | None:
+    found = net.route_to(options.host, options.port)
     if found is None:
         return None
     address, is_here = found
@@ -114,7 +114,7 @@ def _find_route(asked: Asked) -> Route | None:
 
 
 def _addresses_seen(route: Route | None, localhost: Lookup) -> list[str]:
-    """The addresses under which a store may see this node: from outside, and from itself, plain and mapped."""
+    """The addresses as which a store may see this node: from outside and from itself, plain and mapped into IPv6."""
     addresses = [*localhost.found] if localhost.found else ["127.0.0.1"]
     if route is not None:
         addresses.append(route.address)
@@ -123,7 +123,7 @@ def _addresses_seen(route: Route | None, localhost: Lookup) -> list[str]:
 
 
 def _machine() -> str:
-    """What processes on one kernel with one network share."""
+    """A text that is equal for all processes with the same kernel and network."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/net')}"

@@ -1,4 +1,4 @@
-"""Which network interface has an address: the kernel's own list, over netlink."""
+"""Finds the network interface of an address in the kernel's own list, over netlink."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 
 
 def interface_of(address: str) -> str:
-    """The interface's name; empty where the kernel does not tell."""
+    """The name of the interface; empty if the kernel does not say."""
     wanted = address.partition("%")[0].removeprefix("::ffff:")
     try:
         for index, found in _addresses():
             if found == wanted:
                 return socket.if_indextoname(index)
     except (OSError, struct.error):
-        pass  # A sandbox without netlink: the interface is a nicety.
+        pass  # A sandbox without netlink. The name of the interface is not essential.
     return ""
 
 

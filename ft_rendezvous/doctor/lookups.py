@@ -1,7 +1,7 @@
-"""Questions to the resolver, timed, and given up on in time.
+"""Timed questions to the resolver, with a time limit.
 
-A resolver that gets no answer blocks for as long as it likes and cannot be interrupted, so it is asked in threads that
-nobody waits for at the end.
+A resolver without an answer blocks for long and cannot be interrupted. So it is asked in daemon threads, for which the
+end of the process does not wait.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ft_rendezvous.doctor.facts import Lookup
 
-LIMIT_S = 10.0
-"""glibc gives up after 5 s times two attempts times the name servers; longer than this is as bad as it gets."""
+LOOKUP_TIMEOUT_S = 10.0
+"""glibc gives up after 5 s times two attempts times the name servers. To wait longer than this shows nothing new."""
 
-AT_ONCE = 8
+MAX_PARALLEL = 8
 
-Ask = Callable[[], Sequence[str]]
+ResolverCall = Callable[[], Sequence[str]]
 
 
-def ask_all(questions: Mapping[str, Ask], limit_s: float = LIMIT_S, at_once: int = AT_ONCE) -> dict[str, Lookup]:
-    """Every question that could be begun, with its answer or how long it has been waited for.
+def ask_all(
+    questions: Mapping[str, ResolverCall], timeout_s: float = LOOKUP_TIMEOUT_S, at_once: int = MAX_PARALLEL
+) -> dict[str, Lookup]:
+    """Every question that was asked, with its answer or with how long the doctor has waited for it.
 
-    None is begun in the second half of the time: one that is not answered has then been waited for long enough.
+    No question is asked in the second half of the time. So the doctor has waited long enough for every open question.
     """
     waiting = deque(questions.items())
     began: dict[str, float] = {}
     answered: dict[str, Lookup] = {}
 
     def work() -> None:
-        while waiting and time.perf_counter() < started + limit_s / 2:
+        while waiting and time.perf_counter() < started + timeout_s / 2:
             try:
                 of, ask = waiting.popleft()
             except IndexError:
@@ -51,15 +53,15 @@ def ask_all(questions: Mapping[str, Ask], limit_s: float = LIMIT_S, at_once: int
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(max(0.0, started + limit_s - time.perf_counter()))
+        thread.join(max(0.0, started + timeout_s - time.perf_counter()))
     now = time.perf_counter()
     return {
         of: answered.get(of) or Lookup(of=of, seconds=now - since, is_over=False) for of, since in list(began.items())
     }
 
 
-def addresses_of(name: str, port: int = 0) -> Ask:
-    """Ask for a name's addresses, each once, in the resolver's order."""
+def addresses_of(name: str, port: int = 0) -> ResolverCall:
+    """Ask for the addresses of a name, each once, in the resolver's order."""
 
     def ask() -> list[str]:
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
@@ -68,8 +70,8 @@ def addresses_of(name: str, port: int = 0) -> Ask:
     return ask
 
 
-def name_of(address: str) -> Ask:
-    """Ask for an address's name, as a TCPStore does for every client that it accepts."""
+def name_of(address: str) -> ResolverCall:
+    """Ask for the name of an address, as a TCPStore does for every client."""
 
     def ask() -> list[str]:
         found, _ = socket.getnameinfo((address, 0), socket.NI_NUMERICSERV)
@@ -79,5 +81,5 @@ def name_of(address: str) -> Ask:
 
 
 def seen_as(address: str) -> str:
-    """The address under which a server on all addresses sees this client: IPv4 comes mapped into IPv6."""
+    """The address that a server on all addresses sees of this client: IPv4 is mapped into IPv6."""
     return address if ":" in address else f"::ffff:{address}"

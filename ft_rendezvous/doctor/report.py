@@ -1,4 +1,4 @@
-"""How findings are told: a table on a terminal, lines elsewhere, JSON for programs."""
+"""How findings are shown: a table on a terminal, lines elsewhere, JSON for programs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ft_rendezvous.doctor.facts import Attempt, Clients, Controller, Endpoint, NodeFacts
+from ft_rendezvous.doctor.facts import Attempt, Clients, Controller, EndpointFacts, NodeFacts
 from ft_rendezvous.doctor.findings import Examination, Finding, Status, worst
-from ft_rendezvous.doctor.wording import describe_nodes
+from ft_rendezvous.doctor.node_names import describe_nodes
 from ft_rendezvous.text import count
 
-STYLES = {Status.PASS: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
+STATUS_STYLES = {Status.PASS: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `ftr doctor --json` prints. Field names are stable."""
 
     format: int = 1
@@ -29,7 +29,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     nodes_missing: tuple[int, ...]
     """Infra ranks that never reported."""
     findings: tuple[Finding, ...]
-    endpoint_facts: Endpoint
+    endpoint_facts: EndpointFacts
     attempts: dict[int, tuple[Attempt, ...]]
     clients: Clients | None
     slurm: Controller | None
@@ -37,7 +37,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_json(seen: Examination, findings: Sequence[Finding]) -> bytes:
-    report = Report(
+    report = DoctorReport(
         endpoint=seen.endpoint_name,
         status=worst(findings),
         nodes_expected=seen.expected,
@@ -52,7 +52,7 @@ def as_json(seen: Examination, findings: Sequence[Finding]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(report), indent=2)
 
 
-def as_lines(seen: Examination, findings: Sequence[Finding]) -> Iterator[str]:
+def report_lines(seen: Examination, findings: Sequence[Finding]) -> Iterator[str]:
     """One finding per line, its remedy below."""
     width = max((len(finding.check) for finding in findings), default=0)
     for finding in findings:
@@ -70,27 +70,27 @@ def as_table(seen: Examination, findings: Sequence[Finding]) -> Table:
     table.add_column("nodes", max_width=24, overflow="fold")
     table.add_column("what was found, and what to do", overflow="fold")
     for finding in findings:
-        told = Text(finding.fact)
+        text = Text(finding.fact)
         if finding.remedy:
-            told.append(f"\n→ {finding.remedy}", style="cyan")
+            text.append(f"\n→ {finding.remedy}", style="cyan")
         whom = describe_nodes(finding.nodes, seen.expected)
-        table.add_row(Text(finding.status, style=STYLES[finding.status]), finding.check, Text(whom), told)
+        table.add_row(Text(finding.status, style=STATUS_STYLES[finding.status]), finding.check, Text(whom), text)
     return table
 
 
 def summary(seen: Examination, findings: Sequence[Finding]) -> str:
     counts = Counter(finding.status for finding in findings)
-    told = ", ".join(
+    text = ", ".join(
         (f"{counts[Status.FAIL]} failed", f"{count(counts[Status.WARN], 'warning')}", f"{counts[Status.PASS]} passed")
     )
     examined = count(len(seen.nodes), "node")
-    return f"{worst(findings)}: {told}; {examined} examined for {seen.endpoint_name}"
+    return f"{worst(findings)}: {text}; {examined} examined for {seen.endpoint_name}"
 
 
 def print_report(console: Console, seen: Examination, findings: Sequence[Finding], is_terminal: bool) -> None:
     if not is_terminal:
-        for line in as_lines(seen, findings):
+        for line in report_lines(seen, findings):
             print(line)
         return
     console.print(as_table(seen, findings))
-    console.print(Text(summary(seen, findings), style=STYLES[worst(findings)]))
+    console.print(Text(summary(seen, findings), style=STATUS_STYLES[worst(findings)]))

@@ -1,4 +1,4 @@
-"""Imports torch and tries what this package builds on; a process of its own, for an import may crash, or take minutes.
+"""Imports torch and tries the parts that this package needs, in a separate process: the import may crash or hang.
 
 Prints one `Torch` as JSON.
 """
@@ -6,33 +6,30 @@ Prints one `Torch` as JSON.
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 
 import msgspec
 
+from ft_rendezvous.config.commands import CommandNotStarted, CommandTimeout, run_command
 from ft_rendezvous.doctor.facts import Torch
 
 
-def run_probe(env: Mapping[str, str], limit_s: float) -> Torch:
-    """What such a process finds out, or why it did not."""
-    # -P: torchrun does not look for modules in the working directory either.
+def run_probe(env: Mapping[str, str], timeout_s: float) -> Torch:
+    """What the process finds out, or why it has no result."""
+    # -P: like torchrun, do not look for modules in the working directory.
     command = [sys.executable, "-P", "-m", "ft_rendezvous.doctor.torch_probe"]
     try:
-        done = subprocess.run(
-            command, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Torch(error=f"import torch has not ended within {limit_s:g} s", is_late=True)
-    except OSError as error:
-        return Torch(error=f"{sys.executable} cannot be started: {error.strerror}")
+        done = run_command(command, timeout_s=timeout_s, env=env)
+    except CommandTimeout:
+        return Torch(error=f"import torch has not ended within {timeout_s:g} s", is_late=True)
+    except CommandNotStarted as error:
+        return Torch(error=f"{sys.executable} cannot be started: {error}")
     try:
         return msgspec.json.decode(done.stdout, type=Torch)
     except msgspec.MsgspecError:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
-        return Torch(error=f"import torch ended with code {done.returncode} and said: {said[-1][:200]}")
+        return Torch(error=f"import torch ended with code {done.exit_code} and said: {done.last_line[:200]}")
 
 
 def probe_torch() -> Torch:

@@ -26,7 +26,7 @@ from ft_rendezvous.host.verdict_file import FirstFailureReport, VerdictReport, w
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.journal import HostLeft, Journal, RunBegan, tell_all
 from ft_rendezvous.protocol.ops import Delete, perform_move
-from ft_rendezvous.state.read.store_query import Window
+from ft_rendezvous.state.read.store_query import QueryServer
 from ft_rendezvous.state.record.recorder import Recorder
 from ft_rendezvous.store.client import ServedStore
 from ft_rendezvous.store.raw_client import StoreSocket
@@ -92,10 +92,10 @@ class Host:
         if self._recorder is not None:
             self._recorder.close()
 
-    def _open_window(self, recorder: Recorder) -> Window | None:
+    def _open_window(self, recorder: Recorder) -> QueryServer | None:
         """For onlookers; a run needs none."""
         try:
-            return Window(recorder.look, self.coordinator.keys, self._served.port)
+            return QueryServer(recorder.look, self.coordinator.keys, self._served.port)
         except StoreUnavailable as error:
             log.warning("ftr status and ftr events cannot ask this run through its store: %s", error)
             return None

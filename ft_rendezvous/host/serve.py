@@ -12,7 +12,7 @@ from ft_rendezvous.env_names import MARKER_VARIABLE
 from ft_rendezvous.host.host import Host
 from ft_rendezvous.protocol.journal import Journal, log_entry
 from ft_rendezvous.state.record.folders import run_folder
-from ft_rendezvous.state.record.pipe import Feed, KeeperConfig
+from ft_rendezvous.state.record.keeper_pipe import KeeperConfig, KeeperPipe
 from ft_rendezvous.state.record.recorder import Recorder
 from ft_rendezvous.store import net
 from ft_rendezvous.store.client import ServedStore
@@ -65,4 +65,4 @@ def start_recorder(run_id: str, epoch: str, state: StateSettings) -> Recorder:
         port=state.port,
         token=state.token,
     )
-    return Recorder(state.history, lambda stream: Feed(stream, config, unset=[MARKER_VARIABLE]))
+    return Recorder(state.history, lambda stream: KeeperPipe(stream, config, unset=[MARKER_VARIABLE]))

@@ -1,7 +1,7 @@
-"""Workers' logs by node and cycle: `torchrun --logs-specs=ft --log-dir=DIR`.
+"""Logs of workers by node and cycle: `torchrun --logs-specs=ft --log-dir=DIR`.
 
-Torch names a directory by the agent's own restart count, which stays the same when the membership changes, and deletes
-what it finds there: of all cycles only the last one's logs would survive.
+Torch names a directory by the agent's own restart count, which does not change when a node is replaced. Torch deletes
+what it finds in that directory, so only the logs of the last cycle would survive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONSOLE = ""
 
 
 class CycleLogs(DefaultLogsSpecs):
-    """`DIR/node-<infra rank>/cycle-<cycle id>/<local rank>/{stdout,stderr}.log`; nothing is ever deleted."""
+    """`DIR/node-<infra rank>/cycle-<cycle id>/<local rank>/{stdout,stderr}.log`; nothing is deleted."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         cycle_id = os.environ.get("FT_CYCLE_ID")
@@ -40,7 +40,7 @@ class CycleLogs(DefaultLogsSpecs):
                 (Std.OUT, "stdout.log", found.stdouts, found.tee_stdouts),
                 (Std.ERR, "stderr.log", found.stderrs, found.tee_stderrs),
             ):
-                # What is shown is first written to a file, which torch then follows.
+                # Torch writes output to a file first, and shows it from there.
                 is_kept = bool((redirects[local_rank] | tees[local_rank]) & flag)
                 is_muted = local_rank not in (self._local_ranks_filter or envs)
                 files[local_rank] = str(folder / name) if is_kept else (os.devnull if is_muted else CONSOLE)
@@ -55,7 +55,7 @@ def _node_name() -> str:
 
 
 def _make_new(path: Path) -> Path:
-    """A directory that was not there: a run that is started again begins with the cycle ids of the one before."""
+    """Make a new directory. A run that is started again has the same cycle ids as the one before."""
     for number in count(1):
         wanted = path if number == 1 else path.with_name(f"{path.name}.{number}")
         try:

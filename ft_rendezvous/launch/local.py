@@ -1,24 +1,17 @@
-"""A run whose nodes are all on this machine. Pure: the free port and the time come as arguments."""
+"""A plan for a run whose nodes are all on this machine. Starts nothing."""
 
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.options import (
-    BATCH_HOST,
-    FIRST_NODE,
-    Options,
-    Plan,
-    Process,
-    make_run,
-    serve_command,
-    torchrun_command,
-)
+from ft_rendezvous.launch.options import BATCH_HOST, FIRST_NODE, Options
+from ft_rendezvous.launch.plan import Plan, Process, make_run, serve_command, torchrun_command
 
-OUTER = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_PROCID", "SLURM_NODEID")
-"""Inside an allocation of several machines these would say that localhost cannot be the endpoint."""
+OUTER_JOB_VARIABLES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_PROCID", "SLURM_NODEID")
+"""Inside an allocation of several machines, these variables say that localhost cannot be the endpoint."""
 
 
 def parse_local(text: str) -> tuple[int, int]:
@@ -32,8 +25,16 @@ def parse_local(text: str) -> tuple[int, int]:
     return actives, spares
 
 
-def plan_local(options: Options, local: str, run_id: str, free_port: int) -> Plan:
-    """One torchrun per node, each with its own log."""
+def free_port() -> int:
+    """A port that no process has now."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def plan_local(options: Options, local: str, run_id: str, default_port: int) -> Plan:
+    """Plan one torchrun per node, each with its own log."""
     actives, spares = parse_local(local)
     if options.active is not None:
         raise ConfigError(f"--active is for SLURM: --local {local} already says how many train")
@@ -46,7 +47,7 @@ def plan_local(options: Options, local: str, run_id: str, free_port: int) -> Pla
         options,
         run_id=run_id,
         sizes=(actives, actives + spares),
-        endpoint=f"localhost:{options.port or free_port}",
+        endpoint=f"localhost:{options.port or default_port}",
         log_dir=log_dir,
         extra={},
     )
@@ -56,7 +57,7 @@ def plan_local(options: Options, local: str, run_id: str, free_port: int) -> Pla
             name=f"node {rank}",
             command=command,
             env={"FT_INFRA_RANK": str(rank)},
-            unset=OUTER,
+            unset=OUTER_JOB_VARIABLES,
             log=log_dir / f"node-{rank}.log",
         )
         for rank in range(run.max_nodes)
@@ -64,6 +65,9 @@ def plan_local(options: Options, local: str, run_id: str, free_port: int) -> Pla
     store = None
     if options.store == BATCH_HOST:
         store = Process(
-            name="store", command=tuple(serve_command(options, run)), unset=OUTER, log=log_dir / "store.log"
+            name="store",
+            command=tuple(serve_command(options, run)),
+            unset=OUTER_JOB_VARIABLES,
+            log=log_dir / "store.log",
         )
     return Plan(run=run, nodes=nodes, store=store, logs=str(log_dir / "node-*.log"))

@@ -1,7 +1,7 @@
-"""A run in a SLURM allocation: from what SLURM says to the commands. Pure: `ask` is the caller's way to scontrol.
+"""A plan for a run in a SLURM allocation, made from what SLURM says. Starts nothing; `ask` runs scontrol for it.
 
-A job is a run, or a job array is one run whose tasks are allocation units. A task that is restarted counts its own
-restarts, so an array's run is named by the array alone.
+A job is a run, or a job array is one run whose tasks are allocation units. Every task counts its own restarts, so the
+run of an array is named by the array alone.
 """
 
 from __future__ import annotations
@@ -13,22 +13,13 @@ from pathlib import Path
 
 from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.options import (
-    BATCH_HOST,
-    FIRST_NODE,
-    Options,
-    Plan,
-    Process,
-    Run,
-    make_run,
-    serve_command,
-    torchrun_command,
-)
+from ft_rendezvous.launch.options import BATCH_HOST, FIRST_NODE, Options
+from ft_rendezvous.launch.plan import LaunchedRun, Plan, Process, make_run, serve_command, torchrun_command
 
-Ask = Callable[[str], str]
-"""Runs `scontrol <arguments>` and returns what it prints."""
+AskScontrol = Callable[[str], str]
+"""Runs `scontrol <arguments>` and returns its output."""
 Resolves = Callable[[str], bool]
-"""Whether a name is known to this machine as a host's."""
+"""Whether this machine can resolve a name."""
 
 ENDPOINT_NAME = "endpoint"
 
@@ -41,27 +32,26 @@ class Array:
     task_id: int
     task_count: int
     is_hosting: bool
-    """Whether this task is the one whose first node, or batch host, has the store."""
+    """Whether the store is on the first node, or the batch host, of this task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What SLURM gave us."""
+    """What SLURM has allocated."""
 
     job_id: str
-    """By which scancel and scontrol know this job alone: the last task of an array has the number of them all."""
+    """The id of this job for scancel and scontrol. The last task of an array has the job number of the whole array."""
     restarts: int
     node_counts: tuple[int, ...]
-    """Of each part of a heterogeneous job; else of the one part there is."""
+    """One number for each part of a heterogeneous job; otherwise one number."""
     first_host: str
-    """The machine of the first node, by a name that the other nodes can reach."""
+    """A name of the first node's machine that the other nodes can resolve."""
     batch_host: str
     has_topology: bool
     batch_node: str | None = None
-    """The node on which SLURM itself runs the launcher, and so signals it when it signals the nodes; None if it does
-    not, as under salloc."""
+    """The node on which SLURM runs the launcher as the batch script. None if SLURM does not, as under salloc."""
     cpus_per_task: tuple[str | None, ...] = (None,)
-    """Of each part."""
+    """One value for each part."""
     array: Array | None = None
 
     @property
@@ -76,12 +66,14 @@ class Allocation:
 # --- what SLURM says --------------------------------------------------------------------------------
 
 
-def find_allocation(env: Mapping[str, str], ask: Ask, resolves: Resolves, is_each_task: bool, here: str) -> Allocation:
-    """The allocation that this process, on the host `here`, is in. Raises ConfigError if there is none."""
+def find_allocation(
+    env: Mapping[str, str], ask: AskScontrol, resolves: Resolves, is_each_task: bool, here: str
+) -> Allocation:
+    """The allocation of this process, which runs on the host `here`. Raises ConfigError if there is none."""
     job_id = env.get("SLURM_JOB_ID")
     if not job_id:
         raise ConfigError(
-            "this is no SLURM allocation: pass --local 3+1 to start all nodes here, or submit this script with sbatch"
+            "this is not a SLURM allocation: pass --local 3+1 to start all nodes here, or submit the job with sbatch"
         )
     parts = int(env.get("SLURM_HET_SIZE") or 1)
     suffixes = [f"_HET_GROUP_{part}" for part in range(parts)] if parts > 1 else [""]
@@ -114,8 +106,8 @@ def _node_count(env: Mapping[str, str], suffix: str) -> int:
     return int(text)
 
 
-def _host_of(names: list[str], ask: Ask, resolves: Resolves) -> str:
-    """The machine behind a node's name, which need not be a host's: by its own name, else by SLURM's way to it."""
+def _host_of(names: list[str], ask: AskScontrol, resolves: Resolves) -> str:
+    """A name of a node's machine that resolves. The name that SLURM uses for a node may not be a host name."""
     if not names:
         raise ConfigError("scontrol does not name the allocation's nodes: is it in PATH, and is slurmctld up?")
     facts = dict(word.partition("=")[::2] for word in ask(f"show node {names[0]} --oneliner").split())
@@ -144,7 +136,7 @@ def _find_array(env: Mapping[str, str]) -> Array | None:
     )
 
 
-# --- what is done with it ---------------------------------------------------------------------------
+# --- the plan ---------------------------------------------------------------------------
 
 
 def log_dir_of(options: Options, allocation: Allocation) -> Path:
@@ -158,7 +150,7 @@ def run_id_of(allocation: Allocation) -> str:
 
 
 def awaited_endpoint(options: Options, allocation: Allocation) -> Path | None:
-    """The file in which another task of the array says where the store is; None if this job knows by itself."""
+    """The file in which another task of the array publishes the endpoint; None if this job knows the endpoint."""
     array = allocation.array
     if array is None or array.is_hosting or options.store not in (FIRST_NODE, BATCH_HOST):
         return None
@@ -166,14 +158,14 @@ def awaited_endpoint(options: Options, allocation: Allocation) -> Path | None:
 
 
 def plan_slurm(options: Options, allocation: Allocation, published: str | None = None) -> Plan:
-    """One torchrun per node through one srun; `published` is what the awaited file says."""
+    """One srun that starts one torchrun per node. `published` is the content of the awaited file."""
     array = allocation.array
     tasks = 1 if array is None else array.task_count
     most = allocation.nodes * tasks
     least = most if options.active is None else options.active
     if not 1 <= least <= most:
-        told = f"the allocation's {most} nodes" if array is None else f"the {most} nodes of the array's {tasks} tasks"
-        raise ConfigError(f"--active {least} is not between 1 and {told}")
+        limit = f"the allocation's {most} nodes" if array is None else f"the {most} nodes of the array's {tasks} tasks"
+        raise ConfigError(f"--active {least} is not between 1 and {limit}")
     log_dir = log_dir_of(options, allocation)
     run = make_run(
         options,
@@ -193,7 +185,7 @@ def plan_slurm(options: Options, allocation: Allocation, published: str | None =
         else None,
         publishes=log_dir / ENDPOINT_NAME if is_shared else None,
         serve_elsewhere=() if options.store in (FIRST_NODE, BATCH_HOST) else tuple(serve_command(options, run)),
-        # srun answers SIGTERM by killing all its tasks at once; scancel reaches them as gently as it is asked to.
+        # On SIGTERM, srun kills all its tasks at once. scancel sends them only the signal that it is given.
         end_command=("scancel", "--signal=TERM", allocation.job_id),
         logs=str(_node_log(allocation, log_dir, "*")).replace("%t", "*").replace("%n", "*"),
     )
@@ -207,7 +199,7 @@ def _endpoint(options: Options, allocation: Allocation) -> str:
 
 
 def _placement_conf(options: Options, allocation: Allocation) -> dict[str, str]:
-    """What SLURM knows about where nodes are, as settings."""
+    """Settings for what SLURM knows about the place of nodes."""
     conf: dict[str, str] = {}
     if allocation.has_topology and not {"domain", "domain_from"} & options.conf.keys():
         conf["domain_from"] = "slurm-topology"
@@ -220,35 +212,35 @@ def _placement_conf(options: Options, allocation: Allocation) -> dict[str, str]:
 
 
 def _exit_conf(options: Options, allocation: Allocation) -> dict[str, str]:
-    """With --no-kill a job outlives its batch script's machine; then its last nodes must end it."""
+    """A job with --no-kill outlives the machine of its batch script. Then its last nodes must end it."""
     if allocation.batch_node is None:
         return {}
     again = " --requeue" if allocation.restarts < options.requeues else ""
-    look = f"{options.ftr} abandoned {allocation.job_id} {allocation.batch_node}{again}"
-    # Where that machine has the store too, whoever heard a verdict knows that it is there; and srun, where it is looked
-    # for, complains about every look.
+    look = f"{shlex.join(options.ftr)} abandoned {allocation.job_id} {allocation.batch_node}{again}"
+    # If that machine also has the store, a node that got a verdict knows that the machine is up. It need not look for
+    # srun, and srun logs an error at every look.
     return {"exit_command": f"[ $FT_VERDICT != unknown ] || {look}" if _has_store(options, allocation) else look}
 
 
 def _has_store(options: Options, allocation: Allocation) -> bool:
-    """Whether this job itself hosts the store, on the machine of its batch script."""
+    """Whether this job hosts the store on the machine of its batch script."""
     is_hosting = allocation.array is None or allocation.array.is_hosting
     return is_hosting and options.store in (FIRST_NODE, BATCH_HOST)
 
 
 def _node_log(allocation: Allocation, log_dir: Path, part: int | str) -> Path:
-    """Where srun writes what a node says; in later parts of a heterogeneous job it counts tasks wrongly."""
+    """The log file of a node. In later parts of a heterogeneous job, srun counts tasks wrongly, so %n is used."""
     if allocation.is_hetero:
         return log_dir / f"part-{part}-node-%n.log"
     array = allocation.array
     return log_dir / ("node-%t.log" if array is None else f"task-{array.task_id}-node-%t.log")
 
 
-def _srun(options: Options, allocation: Allocation, run: Run) -> Process:
-    """One srun for all nodes: no node's loss or end may end the others'."""
+def _srun(options: Options, allocation: Allocation, run: LaunchedRun) -> Process:
+    """One srun for all nodes. The loss or end of one node must not end the others."""
     nprocs = options.nproc_per_node
     if len(nprocs) > 1 and not allocation.is_hetero:
-        raise ConfigError(f"--nproc-per-node {','.join(nprocs)}: this is no heterogeneous job, give one value")
+        raise ConfigError(f"--nproc-per-node {','.join(nprocs)}: this is not a heterogeneous job, give one value")
     if len(nprocs) not in (1, len(allocation.node_counts)):
         raise ConfigError(
             f"--nproc-per-node {','.join(nprocs)} has {len(nprocs)} values, and the job has "
@@ -257,7 +249,7 @@ def _srun(options: Options, allocation: Allocation, run: Run) -> Process:
     common = [
         "--no-kill",
         "--kill-on-bad-exit=0",
-        # The nodes that go on must not be ended because one has.
+        # srun must not end the other nodes after the first one has ended.
         "--wait=0",
         "--open-mode=append",
         *options.srun_args,

@@ -13,7 +13,7 @@ from ft_rendezvous.core.model import Answer, Head, Request, RequestKind
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.protocol import codec, operations
 from ft_rendezvous.protocol.codec import Keys
-from ft_rendezvous.protocol.ops import Check, Delete, Get, perform_move
+from ft_rendezvous.protocol.ops import Delete, Get, perform_move
 from ft_rendezvous.store.client import TcpStore, connect
 from ft_rendezvous.store.raw_client import Found, StoreSocket, probe
 
@@ -36,9 +36,10 @@ class Operator:
 
     def read(self) -> Head:
         """How the run stands."""
-        if not self._store.perform(Check([codec.HEAD_KEY])):
+        head = perform_move(self._store, operations.find_head())
+        if head is None:
             raise ConfigError(f"no run at {self._endpoint}: a TCPStore of another program is there")
-        return codec.decode_head(self._store.perform(Get(codec.HEAD_KEY)))
+        return head
 
     def ask(self, kind: RequestKind, target: str = "", reason: str = "") -> Answer:
         """Ask for a decision, and wait for the coordinator's answer. Raises StoreUnavailable if it gives none."""

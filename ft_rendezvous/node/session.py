@@ -15,9 +15,9 @@ from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.host.host import Host
 from ft_rendezvous.host.serve import new_id, serve
 from ft_rendezvous.node.threads import Connections, Link
-from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol import operations
 from ft_rendezvous.protocol.journal import Journal, log_entry
-from ft_rendezvous.protocol.ops import Check, Get
+from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.store import net
 from ft_rendezvous.store.raw_client import Found, NoStore, StoreSocket
@@ -148,9 +148,7 @@ def _is_wrong(error: StoreUnavailable) -> bool:
 
 
 def _read_head(store: StoreSocket) -> Head | None:
-    if not store.perform(Check([codec.HEAD_KEY])):
-        return None
-    return codec.decode_head(store.perform(Get(codec.HEAD_KEY)))
+    return perform_move(store, operations.find_head())
 
 
 def _check_settings(head: Head, run: RunSettings) -> None:

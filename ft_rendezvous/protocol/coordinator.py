@@ -17,13 +17,11 @@ from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.blame import FailureNote, is_excused
 from ft_rendezvous.core.capacity import PlacementRules, Policy
 from ft_rendezvous.core.explain import summarize
-from ft_rendezvous.core.lifecycle import Phase, RunStep, next_phase
+from ft_rendezvous.core.lifecycle import NodeStep, Phase, RunStep, next_phase, roles_after
 from ft_rendezvous.core.model import (
     AnyEvent,
-    AnyRecord,
     AnyWhy,
     Called,
-    Checkpoint,
     Closed,
     FirstCycle,
     Head,
@@ -35,9 +33,20 @@ from ft_rendezvous.core.model import (
     Verdict,
     VerdictKind,
     View,
+    WorkersFailed,
     fold,
 )
-from ft_rendezvous.core.next_cycle import Call, Close, DrainState, Growth, OpenNext, Stay, World, decide_move
+from ft_rendezvous.core.next_cycle import (
+    Call,
+    Close,
+    DrainState,
+    Growth,
+    OpenNext,
+    Stay,
+    World,
+    decide_move,
+    gather_losses,
+)
 from ft_rendezvous.core.placement import place
 from ft_rendezvous.core.requests import Standing, decide_request
 from ft_rendezvous.core.roster import Fence, FenceCause, Roster
@@ -46,7 +55,7 @@ from ft_rendezvous.core.seats import seat
 from ft_rendezvous.core.snapshot import take_snapshot
 from ft_rendezvous.protocol import codec, journal, operations
 from ft_rendezvous.protocol.codec import Keys
-from ft_rendezvous.protocol.membership import Membership
+from ft_rendezvous.protocol.membership import Asked, Membership
 from ft_rendezvous.protocol.ops import Clock, Move
 from ft_rendezvous.protocol.stored_cycles import StoredCycles
 
@@ -90,8 +99,11 @@ class Coordinator:
     enough_since: float | None = field(init=False, default=None)
     retry_s: float = field(init=False, default=RETRY_DELAY_S)
     wait_reason: WaitReason | None = field(init=False, default=None)
-    told_at: float = field(init=False, default=0.0)
-    told_roster: str = field(init=False, default="")
+    wait_journaled_at: float = field(init=False, default=0.0)
+    roster_answer: str = field(init=False, default="")
+    """The list of nodes, while several operators ask for it at once."""
+    losses_journaled: int = field(init=False, default=0)
+    """How many lost nodes the corrected cause of the open cycle names."""
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.epoch)
@@ -129,14 +141,14 @@ class Coordinator:
         """Look once, decide, act. Returns when to look again if the bell stays silent."""
         published_before = self.view.no
         reading = yield from self.stored.read()
-        yield from self.membership.take(reading)
-        records = reading.records
+        asked = yield from self.membership.take(reading)
         if self.opened_at is None and self.roster.members:
             self.opened_at = self.clock()
-        if records and self.stored.arrivals_counted >= self.settings.min_nodes:
+        if reading.records and self.stored.arrivals_counted >= self.settings.min_nodes:
             self.retry_s = RETRY_DELAY_S  # The only record missing may be that of a node that does not ring.
-        yield from self._grant_requests(records)
+        yield from self._grant(asked)
         yield from self.membership.judge_leases(self.view.no)
+        self._correct_cause()
         wake_at = self.membership.next_look_at
         if self.phase is Phase.OPEN:
             wake_at = min(wake_at, (yield from self._try_seal()))
@@ -144,6 +156,13 @@ class Coordinator:
             wake_at = min(wake_at, (yield from self._try_move()))
         yield from self._sweep(published_before)
         return min(wake_at, self.clock() + GOODBYE_POLL_S) if self.phase is Phase.CLOSED else wake_at
+
+    def _correct_cause(self) -> None:
+        """Journal the true cause of an open cycle: workers fail of a node's death before its lease is over."""
+        why, lost = self.view.opened.why, self.roster.lost
+        if self.phase is Phase.OPEN and isinstance(why, WorkersFailed) and len(lost) > self.losses_journaled:
+            self.losses_journaled = len(lost)
+            self.journal(journal.CauseCorrected(cycle_id=self.cycle_id, why=gather_losses(lost)))
 
     def _sweep(self, published_before: int) -> Move[None]:
         """Delete what no node can need any more."""
@@ -178,21 +197,18 @@ class Coordinator:
 
     # --- what is asked for -----------------------------------------------------------------------
 
-    def _grant_requests(self, records: Sequence[AnyRecord]) -> Move[None]:
-        """Act upon what was asked for. Whoever is not a member is an operator; a member asks for itself."""
-        for record in records:
-            if isinstance(record, Checkpoint) and record.cycle_id == self.cycle_id:
-                self.is_at_checkpoint = True
-        requests = [record for record in records if isinstance(record, Request)]
-        self.told_roster = ""
+    def _grant(self, asked: Asked) -> Move[None]:
+        """Do what is asked for. An author that is not a member is an operator; a member asks for itself."""
+        self.is_at_checkpoint = self.is_at_checkpoint or asked.has_checkpoint
+        self.roster_answer = ""
         draining: list[str] = []
-        for request in requests:
+        for request in asked.requests:
             if not self.roster.is_known(request.incarnation):
                 draining.extend((yield from self._grant_operator(request)))
-            elif request.kind is RequestKind.DRAIN and self.roster.drain(request.incarnation):
+            elif self.roster.drain(request.incarnation):
                 draining.append(request.incarnation)
         if draining and self.phase is not Phase.CLOSED:
-            reasons = [request.reason for request in requests if request.kind is RequestKind.DRAIN]
+            reasons = [request.reason for request in asked.requests if request.kind is RequestKind.DRAIN]
             yield from self._call(draining, reasons[0])
 
     def _grant_operator(self, request: Request) -> Move[list[str]]:
@@ -217,10 +233,10 @@ class Coordinator:
 
     def _tell_roster(self) -> str:
         """Who is there; worked out once for all who ask at the same time."""
-        if not self.told_roster:
+        if not self.roster_answer:
             snapshot = take_snapshot(self.roster, self.settings.run_id, self.cycle_id, self.settings.as_dict())
-            self.told_roster = msgspec.json.encode(snapshot).decode()
-        return self.told_roster
+            self.roster_answer = msgspec.json.encode(snapshot).decode()
+        return self.roster_answer
 
     def _call(self, draining: Sequence[str], reason: str) -> Move[None]:
         """Say that the next cycle opens when it suits the workers, and ask nodes to give up their places in it."""
@@ -232,8 +248,11 @@ class Coordinator:
         called = Called(no=self.view.no + 1, cycle_id=self.cycle_id, draining=tuple(draining), reason=reason[:200])
         head = self._turn(msgspec.structs.replace(called, draining=()))
         yield from operations.publish_called(self.keys, called, head)
+        roles = tuple(self.roster.members[incarnation].role for incarnation in draining)
         self.journal(
-            journal.CycleCalled(cycle_id=self.cycle_id, incarnations=tuple(draining), nodes=names, reason=reason)
+            journal.CycleCalled(
+                cycle_id=self.cycle_id, incarnations=tuple(draining), roles=roles, nodes=names, reason=reason
+            )
         )
 
     # --- deciding and acting ------------------------------------------------------------------------
@@ -277,9 +296,9 @@ class Coordinator:
     def _tell_wait(self, reason: WaitReason, now: float) -> None:
         """Journal a reason to wait when it changes in kind, at most once a second when in numbers, and now and then."""
         is_other_kind = type(reason) is not type(self.wait_reason)
-        is_due = now >= self.told_at + (1.0 if reason != self.wait_reason else REMINDER_INTERVAL_S)
+        is_due = now >= self.wait_journaled_at + (1.0 if reason != self.wait_reason else REMINDER_INTERVAL_S)
         if is_other_kind or is_due:
-            self.wait_reason, self.told_at = reason, now
+            self.wait_reason, self.wait_journaled_at = reason, now
             self.journal(journal.CycleWaits(cycle_id=self.cycle_id, reason=str(reason)))
 
     def _wake_for(self, wait: Wait, now: float) -> float:
@@ -374,12 +393,13 @@ class Coordinator:
         if not is_first:
             self.phase = next_phase(self.phase, RunStep.OPEN)
             self.opened_at = self.clock()
+        self.losses_journaled = 0
         self.enough_since = self.wait_reason = self.drain_due_at = self.can_grow_since = None
         self.is_at_checkpoint = self.is_growth_called = False
         self.membership.begin_cycle(opened.cycle_id)
         yield from operations.publish_opened(self.keys, opened, self._turn(opened))
         self.stored.begin_cycle(opened)
-        self.journal(journal.CycleOpened(cycle_id=opened.cycle_id, why=why))
+        self.journal(journal.CycleOpened(cycle_id=opened.cycle_id, why=why, roles=roles_after(NodeStep.REOPEN)))
 
     def _seal(self, placement: Placement) -> Move[None]:
         arrived, previous = dict(self.roster.arrived), self.roster.world
@@ -398,7 +418,22 @@ class Coordinator:
         waited_s = self.clock() - (self.opened_at or 0.0)
         address = format_endpoint(sealed.master_addr, sealed.master_port)
         self.journal(
-            journal.CycleSealed(cycle_id=self.cycle_id, placement=placement, waited_s=waited_s, master=address)
+            journal.CycleSealed(
+                cycle_id=self.cycle_id,
+                placement=placement,
+                roles=roles_after(NodeStep.PASS_OVER),
+                waited_s=waited_s,
+                master=address,
+            )
         )
         summary = summarize(placement, arrived, previous, self.rules)
-        self.journal(journal.CyclePlaced(cycle_id=self.cycle_id, summary=str(summary)))
+        self.journal(
+            journal.CyclePlaced(
+                cycle_id=self.cycle_id,
+                kept=summary.kept,
+                moved=summary.moved,
+                new=summary.new,
+                benched=summary.benched,
+                effect=summary.effect,
+            )
+        )

@@ -12,10 +12,11 @@ from collections.abc import Callable
 import msgspec
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import AnyWhy, Outcome, Placement, Verdict, VerdictKind
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol.codec import BadRecord
-from ft_rendezvous.text import NAMED
+from ft_rendezvous.text import NAMED, count
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -73,6 +74,8 @@ class HostLeft(_Entry, frozen=True, kw_only=True):
 class CycleOpened(_Entry, frozen=True, kw_only=True):
     cycle_id: int
     why: AnyWhy
+    roles: dict[Role, Role]
+    """What every live node is from now on, by what it was; a role that is not listed stays."""
 
 
 class CauseCorrected(_Entry, frozen=True, kw_only=True):
@@ -92,6 +95,8 @@ class CycleWaits(_Entry, frozen=True, kw_only=True):
 class CycleSealed(_Entry, frozen=True, kw_only=True):
     cycle_id: int
     placement: Placement
+    roles: dict[Role, Role]
+    """What every live node without a rank is from now on, by what it was; a role that is not listed stays."""
     waited_s: float
     master: str
 
@@ -100,7 +105,31 @@ class CyclePlaced(_Entry, frozen=True, kw_only=True):
     """What the placement changed, why, and which losses the spares can replace now."""
 
     cycle_id: int
-    summary: str
+    kept: int
+    """Nodes with the rank that they had in the last world."""
+    moved: int
+    """Nodes of the last world with another rank."""
+    new: int
+    benched: int
+    """Nodes of the last world that are here and have no rank any more."""
+    effect: str
+    """What the spares cover now, and who has which rank for what reason."""
+
+    @property
+    def counts(self) -> str:
+        """For the log, with stable keys."""
+        return f"kept={self.kept} moved={self.moved} new={self.new} benched={self.benched}"
+
+    def __str__(self) -> str:
+        """For people, in one sentence."""
+        counts = (
+            (self.kept, "keeps its rank", "keep their ranks"),
+            (self.moved, "has another rank", "have other ranks"),
+            (self.new, "is new", "are new"),
+            (self.benched, "is a spare now", "are spares now"),
+        )
+        parts = [f"{count(number, 'node')} {one if number == 1 else many}" for number, one, many in counts if number]
+        return f"{', '.join(parts)}; {self.effect}"
 
 
 class CycleCalled(_Entry, frozen=True, kw_only=True):
@@ -108,6 +137,8 @@ class CycleCalled(_Entry, frozen=True, kw_only=True):
 
     cycle_id: int
     incarnations: tuple[str, ...]
+    roles: tuple[Role, ...]
+    """What these nodes are now: a node that had arrived does not count as arrived any more."""
     nodes: tuple[str, ...]
     reason: str
 
@@ -182,6 +213,8 @@ class NodeWent(_Entry, frozen=True, kw_only=True):
     cycle_id: int
     incarnation: str
     node: str
+    role: Role
+    """What it was in the end."""
     outcome: Outcome
     reason: str
 
@@ -260,7 +293,7 @@ def log_entry(entry: Entry) -> None:
                 entry.master,
             )
         case CyclePlaced():
-            log.info("placed cycle=%d %s", entry.cycle_id, entry.summary)
+            log.info("placed cycle=%d %s; %s", entry.cycle_id, entry.counts, entry.effect)
         case NodeJoined():
             log.debug("joined cycle=%d node=%s spare=%s", entry.cycle_id, entry.node, entry.is_spare)
         case NodeFenced():

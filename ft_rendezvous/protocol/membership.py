@@ -10,27 +10,43 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ft_rendezvous.config.settings import RunSettings
-from ft_rendezvous.core.blame import Ledger
+from ft_rendezvous.core.blame import FailureNote, Ledger
 from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.core.leases import LeaseTable
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import (
     AnyRecord,
     Arrival,
-    Failure,
-    Finish,
     Goodbye,
     NodeInfo,
-    Outcome,
     Placement,
-    Withdrawal,
+    Request,
     node_name,
 )
-from ft_rendezvous.core.roster import Fence, FenceCause, Member, Roster, blame_keys
+from ft_rendezvous.core.roster import (
+    CheckpointWritten,
+    Effect,
+    Fence,
+    FenceCause,
+    NodeExit,
+    NodeFinish,
+    NodeUnfit,
+    Roster,
+    blame_keys,
+)
 from ft_rendezvous.protocol import journal, operations
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Clock, Move
 from ft_rendezvous.protocol.stored_cycles import StoredCycles
+
+
+@dataclass(slots=True)
+class Asked:
+    """What nodes and operators ask the coordinator for, in one read."""
+
+    requests: list[Request] = field(default_factory=list)
+    has_checkpoint: bool = False
+    """A worker of the current cycle has written a checkpoint."""
 
 
 @dataclass(slots=True)
@@ -79,8 +95,9 @@ class Membership:
 
     # --- what nodes wrote ---------------------------------------------------------------------------
 
-    def take(self, reading: operations.Reading) -> Move[None]:
-        """Take in everything that is new."""
+    def take(self, reading: operations.Reading) -> Move[Asked]:
+        """Take in everything that is new. Returns what the coordinator is asked for."""
+        asked = Asked()
         for bad in reading.bad:
             self.journal(journal.RecordRefused(cycle_id=self.cycle_id, record=bad))
         # A node that leaves makes room first: a newcomer may come in its place, with its infra rank.
@@ -88,12 +105,50 @@ class Membership:
         leaving &= self.roster.members.keys()
         for record in reading.records:
             if record.incarnation in leaving:
-                yield from self._take(record)
+                yield from self._take(record, asked)
         admitted = yield from self._admit(reading.records)
         for record in reading.records:
             if record.incarnation not in leaving and id(record) not in admitted:
-                yield from self._take(record)
+                yield from self._take(record, asked)
         self._tell_arrived(reading.records)
+        return asked
+
+    def _take(self, record: AnyRecord, asked: Asked) -> Move[None]:
+        was_member = record.incarnation in self.roster.members
+        for effect in self.roster.take(record, self.cycle_id, self.is_open):
+            yield from self._act(effect, asked)
+        if was_member and record.incarnation not in self.roster.members:
+            self.leases.revoke(record.incarnation)
+            yield from operations.end_beat(self.keys, record.incarnation)
+
+    def _act(self, effect: Effect, asked: Asked) -> Move[None]:
+        """Do what follows from a record, and journal it."""
+        cycle_id = self.cycle_id
+        match effect:
+            case Fence():
+                yield from self.fence(effect)
+            case FailureNote() if self.ledger.note(effect):
+                self.journal(journal.WorkersEnded(failure=effect))
+            case NodeFinish(incarnation, node):
+                self.journal(journal.NodeFinished(cycle_id=cycle_id, incarnation=incarnation, node=node))
+            case NodeUnfit(incarnation, node, reason):
+                entry = journal.NodeUnhealthy(cycle_id=cycle_id, incarnation=incarnation, node=node, reason=reason)
+                self.journal(entry)
+            case NodeExit():
+                self.journal(
+                    journal.NodeWent(
+                        cycle_id=cycle_id,
+                        incarnation=effect.incarnation,
+                        node=effect.node,
+                        role=effect.role,
+                        outcome=effect.outcome,
+                        reason=effect.reason,
+                    )
+                )
+            case CheckpointWritten():
+                asked.has_checkpoint = True
+            case Request():
+                asked.requests.append(effect)
 
     def _tell_arrived(self, records: Sequence[AnyRecord]) -> None:
         arrived = self.roster.arrived
@@ -118,11 +173,11 @@ class Membership:
 
     def _take_newcomer(self, arrival: Arrival) -> Move[None]:
         if unlike := self._unlike_others(arrival.node):
-            self.roster.fenced.add(arrival.incarnation)
+            self.roster.refuse(arrival.incarnation)
             yield from self.fence(Fence(arrival.incarnation, node_name(arrival.node), FenceCause.REFUSED, unlike))
             return
-        for fence in self.roster.take(arrival, self.cycle_id, self.is_open):
-            yield from self.fence(fence)
+        for effect in self.roster.take(arrival, self.cycle_id, self.is_open):
+            yield from self._act(effect, Asked())
         if arrival.incarnation in self.roster.members:
             self.leases.grant(arrival.incarnation, self.clock())
             is_spare = arrival.incarnation not in self.roster.arrived
@@ -137,13 +192,13 @@ class Membership:
             if incarnation not in beating:
                 reason = "it arrived without a beat, so its lease could not be judged"
             elif lacking := self._lacking(arrival.node):
-                reason = f"{node_name(arrival.node)} has no {lacking}, and this run needs one: see docs/placement.md"
+                reason = f"{node_name(arrival.node)} has no {lacking}, and this run needs one: see ftr docs placement"
             elif left_s := max(self.ledger.quarantined_for(key, now) for key in blame_keys(arrival)):
                 reason = f"{node_name(arrival.node)} is in quarantine for another {left_s:.0f} s"
             else:
                 continue
             refused.add(incarnation)
-            self.roster.fenced.add(incarnation)
+            self.roster.refuse(incarnation)
             yield from self.fence(Fence(incarnation, node_name(arrival.node), FenceCause.REFUSED, reason))
         return refused
 
@@ -166,53 +221,6 @@ class Membership:
         if rules.needs_domain and node.domain_id is None:
             return "domain"
         return "unit" if rules.needs_unit and node.unit_id is None else ""
-
-    def _take(self, record: AnyRecord) -> Move[None]:
-        """Take in what a member says. A node that is not a member can only say that it is unfit."""
-        member = self.roster.members.get(record.incarnation)
-        if member is None and not isinstance(record, Withdrawal):
-            return
-        self._note_failure(record)
-        role = None if member is None else member.role
-        self.roster.take(record, self.cycle_id, self.is_open)
-        self._tell_taken(record, member, role)
-        if member is not None and record.incarnation not in self.roster.members:
-            self.leases.revoke(record.incarnation)
-            yield from operations.end_beat(self.keys, record.incarnation)
-
-    def _tell_taken(self, record: AnyRecord, member: Member | None, role_before: Role | None) -> None:
-        cycle_id, incarnation = self.cycle_id, record.incarnation
-        match record:
-            case Goodbye() if member is not None:
-                self.journal(
-                    journal.NodeWent(
-                        cycle_id=cycle_id,
-                        incarnation=incarnation,
-                        node=member.name,
-                        outcome=record.outcome,
-                        reason=record.reason,
-                    )
-                )
-            case Withdrawal():
-                name = node_name(record.node)
-                self.journal(
-                    journal.NodeUnhealthy(cycle_id=cycle_id, incarnation=incarnation, node=name, reason=record.reason)
-                )
-            case Finish() if member is not None and member.role is Role.FINISHED is not role_before:
-                self.journal(journal.NodeFinished(cycle_id=cycle_id, incarnation=incarnation, node=member.name))
-
-    def _note_failure(self, record: AnyRecord) -> None:
-        """Remember whose workers failed. An agent that gives up may not have said so before it left."""
-        if isinstance(record, Goodbye) and record.outcome is Outcome.FAILED:
-            record = Failure(
-                cycle_id=record.cycle_id,
-                incarnation=record.incarnation,
-                reason=record.reason,
-            )
-        if isinstance(record, Failure):
-            note = self.roster.failure_of(record)
-            if note is not None and self.ledger.note(note):
-                self.journal(journal.WorkersEnded(failure=note))
 
     # --- who is alive -------------------------------------------------------------------------------
 

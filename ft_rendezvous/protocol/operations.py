@@ -110,7 +110,15 @@ def beat(keys: Keys, incarnation: str, before: int, after: int) -> Move[int]:
     return int(found or 0)
 
 
+def find_head() -> Move[Head | None]:
+    """The head of the run in this store; None if the store belongs to another program."""
+    if not (yield Check([codec.HEAD_KEY])):
+        return None
+    return (yield from read_head())
+
+
 def read_head() -> Move[Head]:
+    """The head of a run that is known to be in this store."""
     return codec.decode_head((yield Get(codec.HEAD_KEY)))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import replace
 
+import msgspec
 import pytest
 
-from ft_rendezvous.cli.demo.report import Report
-from ft_rendezvous.cli.demo.story import NodeState, Story, judge
+from ft_rendezvous.cli.demo.promises import DemoStory, judge_demo, list_facts
+from ft_rendezvous.cli.demo.step_reports import StepReport
 from tests.cli.conftest import Shell
 
 STEPS = 40
@@ -29,6 +29,8 @@ def test_a_killed_node_is_replaced_and_training_finishes(shell: Shell) -> None:
     assert not re.search(r"[^\x20-\x7e\n]", done.stdout), "control characters without a terminal"
     assert (shell.place / "demo" / "checkpoint.pt").exists()
     assert (shell.place / "demo" / "logs" / "node-1.log").exists()
+    assert "node-1 (rank 1) is fenced" in done.stdout
+    assert re.search(r"cycle 2 is sealed .*; node-0 has rank 0, node-3 has rank 1, node-2 has rank 2", done.stdout)
     assert shell.left_after_a_moment() == []
 
 
@@ -37,7 +39,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing(shell: Shell) -> None:
     demo = shell.start_ftr("demo")
     assert demo.stdout is not None
     for line in demo.stdout:
-        if "joined the run" in line:
+        if "node-0 joins" in line:
             break
     demo.send_signal(signal.SIGTERM)
     _, errors = demo.communicate(timeout=30)
@@ -58,37 +60,41 @@ def test_a_demo_that_takes_too_long_fails_and_shows_the_logs(shell: Shell) -> No
 # --- judgement --------------------------------------------------------------------------------------
 
 
-def report(node: int, rank: int, cycle_id: int, step: int, resumed_at: int = 0) -> Report:
-    at = 100.0 * cycle_id + step
-    return Report(node=f"node-{node}", pid=1, cycle_id=cycle_id, rank=rank, step=step, resumed_at=resumed_at, at=at)
+def report(node: int, rank: int, cycle_id: int, step: int, resumed_at: int = 0) -> StepReport:
+    time_ns = (100 * cycle_id + step) * 10**9
+    return StepReport(
+        node=f"node-{node}", cycle_id=cycle_id, rank=rank, step=step, resumed_at=resumed_at, time_ns=time_ns
+    )
 
 
-def recovered(heirs: dict[int, int], resumed_at: int = 10, drift: float = 0.0) -> Story:
+def recovered(heirs: dict[int, int], resumed_at: int = 10, drift: float = 0.0) -> DemoStory:
     """Nodes 0, 1, 2 train, 1 is killed at step 12, and `heirs` (node by rank) go on to the end."""
-    story = Story(STEPS, {f"node-{index}": NodeState(f"node-{index}", index == 0) for index in range(4)})
+    story = DemoStory(STEPS)
     for rank in range(3):
         story.take_report(report(rank, rank, 1, 12))
-    story.take_kill("node-1", at=113.0)
+    story.take_kill("node-1", 113 * 10**9)
+    story.sealed_ns[2] = 115 * 10**9
     for rank, node in heirs.items():
         story.take_report(report(node, rank, 2, resumed_at + 1, resumed_at))
-        story.take_report(replace_drift(report(node, rank, 2, STEPS, resumed_at), drift if rank == 0 else None))
-    for state in story.nodes.values():
-        state.exit_code = -9 if state.is_killed else 0
+        last = report(node, rank, 2, STEPS, resumed_at)
+        story.take_report(msgspec.structs.replace(last, drift=drift if rank == 0 else None))
+    story.exit_codes = {"node-0": 0, "node-1": -9, "node-2": 0, "node-3": 0}
     return story
 
 
-def replace_drift(given: Report, drift: float | None) -> Report:
-    return Report(**{**{name: getattr(given, name) for name in given.__struct_fields__}, "drift": drift})
-
-
-def broken_promises(story: Story, left: list[int] | None = None) -> list[str]:
-    return [check.promise for check in judge(story, 3, True, left or []) if not check.is_kept]
+def broken_promises(story: DemoStory, left: list[int] | None = None) -> list[str]:
+    return [promise.text for promise in judge_demo(story, 3, True, left or []) if not promise.is_kept]
 
 
 def test_the_promised_story_is_accepted() -> None:
     story = recovered({0: 0, 1: 3, 2: 2})
     assert broken_promises(story) == []
-    assert story.recovery_s == pytest.approx(211.0 - 113.0)
+    assert list_facts(story) == [
+        "cycles: 2",
+        "cycle 2: node-3 took rank 1 from node-1",
+        "cycle 2: resumed at step 10",
+        "from the kill to the first new step: 98.0 s, 2.0 s of it until every rank was placed again",
+    ]
 
 
 def test_ranks_that_moved_are_noticed() -> None:
@@ -110,10 +116,10 @@ def test_a_run_that_never_came_back_is_noticed() -> None:
 
 def test_a_survivor_that_failed_and_a_process_that_is_left_are_noticed() -> None:
     story = recovered({0: 0, 1: 3, 2: 2})
-    story.nodes["node-2"] = replace(story.nodes["node-2"], exit_code=1)
+    story.exit_codes["node-2"] = 1
     assert broken_promises(story, left=[4711]) == ["every remaining node exited 0", "no process is left"]
 
 
 def test_a_kill_that_never_came_is_noticed() -> None:
-    story = Story(STEPS, {"node-0": NodeState("node-0", True)})
+    story = DemoStory(STEPS)
     assert broken_promises(story)[0] == "a node was killed"

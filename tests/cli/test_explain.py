@@ -27,7 +27,7 @@ ROSTER = '{"nodes": [{"infra_rank": 0, "domain": "A"}, {"infra_rank": 1, "domain
             id="a segment that does not fit",
         ),
         pytest.param(
-            ROSTER, ["roster.json", "--nnodes", "2", "--lose", "9"], "there is no live node '9'", id="nobody is lost"
+            ROSTER, ["roster.json", "--nnodes", "2", "--lose", "9"], "there is no live node '9'", id="no such node"
         ),
         pytest.param(
             ROSTER, ["roster.json", "--nnodes", "2", "--save", "no/such/dir"], "no/such/dir", id="it cannot be kept"
@@ -35,7 +35,7 @@ ROSTER = '{"nodes": [{"infra_rank": 0, "domain": "A"}, {"infra_rank": 1, "domain
         pytest.param(ROSTER, ["127.0.0.1:1"], "no run at 127.0.0.1:1", id="no run"),
     ],
 )
-def test_what_cannot_be_explained_is_told_in_one_line(
+def test_what_cannot_be_explained_is_reported_in_one_line(
     shell: Shell, roster: str, arguments: list[str], fact: str
 ) -> None:
     (shell.place / "roster.json").write_text(roster)

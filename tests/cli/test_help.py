@@ -95,7 +95,7 @@ def test_settings_are_markdown_without_a_terminal(shell: Shell) -> None:
 
 
 def test_starting_up_does_not_import_torch(shell: Shell) -> None:
-    names = ("main", "demo", "serve", "doctor", "state_watch", "report")
+    names = ("main", "demo.command", "docs", "launch", "serve", "doctor", "state_watch", "report")
     modules = ", ".join(f"ft_rendezvous.cli.{name}" for name in names)
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert shell.run(sys.executable, "-c", code).stdout == "False\n"
@@ -105,7 +105,6 @@ def test_starting_up_does_not_import_torch(shell: Shell) -> None:
     ("arguments", "advice"),
     [
         (["--spares", "0"], "--spares 1"),
-        (["--nodes", "1"], "--nodes 2"),
         (["--steps", "5"], "--steps 15"),
         (["--dir", "."], "choose a new directory"),
     ],

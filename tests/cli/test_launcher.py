@@ -79,23 +79,23 @@ def test_dry_run_in_a_job_prints_exactly_what_is_run(shell: Shell) -> None:
     env = in_a_job(shell, 6)
     options = ("--active", "4", "--nproc-per-node", "8", "--srun-args", "--comment 'two words'", "--requeue", "2")
     command = (*options, "--", "train.py", "--name", "a b")
-    told = shell.run(LAUNCHER, "--dry-run", *command, timeout_s=COMMAND_TIMEOUT_S, **env)
-    assert told.returncode == 0, told.stderr
+    message = shell.run(LAUNCHER, "--dry-run", *command, timeout_s=COMMAND_TIMEOUT_S, **env)
+    assert message.returncode == 0, message.stderr
     assert not (shell.place / "given").exists()
     done = shell.run(LAUNCHER, *command, timeout_s=COMMAND_TIMEOUT_S, **env)
     assert done.returncode == 0, done.stderr
-    made, srun, wait = told.stdout.splitlines()
+    made, srun, wait = message.stdout.splitlines()
     assert (made, wait) == ("mkdir -p ft-logs/42.0", "wait")
     assert [*(shell.place / "given").read_text().splitlines(), "</dev/null", "&"] == shlex.split(srun)
 
 
-def test_who_keeps_the_store_elsewhere_is_told_how_to_start_it(shell: Shell) -> None:
+def test_the_command_of_a_store_elsewhere_is_printed(shell: Shell) -> None:
     env = in_a_job(shell, 2)
     options = ("--store", "stable:2000", "--rdzv-conf", "lease_timeout=9")
     done = shell.run(LAUNCHER, *options, "--", "train.py", timeout_s=COMMAND_TIMEOUT_S, **env)
     (line,) = (line for line in done.stderr.splitlines() if "ftr serve" in line)
-    told, _, command = line.partition(": ftr ")
-    assert told == f"launcher: its store is to be served on that host, in {shell.place}"
+    message, _, command = line.partition(": ftr ")
+    assert message == f"launcher: start its store on that host, in {shell.place}"
     *words, conf = shlex.split(command)
     assert words == ["serve", "--endpoint=stable:2000", "--rdzv-id=42.0", "--nnodes=2:2"]
     assert {"verdict_file=ft-logs/42.0/verdict.json", "domain_from=slurm-topology", "lease_timeout=9"} <= set(
@@ -105,11 +105,13 @@ def test_who_keeps_the_store_elsewhere_is_told_how_to_start_it(shell: Shell) -> 
 
 def test_dry_run_says_what_it_cannot_know(shell: Shell) -> None:
     env = in_a_job(shell, 2, **task_of_array(1))
-    told = shell.run(LAUNCHER, "--dry-run", "--active", "4", "--", "train.py", timeout_s=COMMAND_TIMEOUT_S, **env)
-    assert told.returncode == 0, told.stderr
-    first, *_, srun, _wait = told.stdout.splitlines()
+    message = shell.run(LAUNCHER, "--dry-run", "--active", "4", "--", "train.py", timeout_s=COMMAND_TIMEOUT_S, **env)
+    assert message.returncode == 0, message.stderr
+    first, *_, srun, _wait = message.stdout.splitlines()
     stands_for = first.split()[1]
-    assert first == f"# {stands_for} stands for what the array's first task will write to ft-logs/40/endpoint"
+    assert (
+        first == f"# {stands_for} stands for the endpoint that the array's first task will write to ft-logs/40/endpoint"
+    )
     assert f" --rdzv-endpoint={stands_for} " in srun
 
 
@@ -169,7 +171,7 @@ def test_an_example_is_submitted_by_a_test(example: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--", "train.py"], "pass --local 3+1"),
         (["--local", "3+1"], "end the command with -- train.py"),
@@ -183,28 +185,28 @@ def test_an_example_is_submitted_by_a_test(example: Path) -> None:
         (["--local", "1", "--each-task", "--", "train.py"], "--each-task is for job arrays"),
     ],
 )
-def test_a_wrong_command_is_told_in_one_line(shell: Shell, arguments: list[str], told: str) -> None:
+def test_a_wrong_command_is_reported_in_one_line(shell: Shell, arguments: list[str], message: str) -> None:
     done = shell.run(LAUNCHER, *arguments)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--local"], "Option '--local' requires an argument"),
         (["--nodes", "3"], "No such option: --nodes"),
         (["--local", "1", "--port", "99999", "--", "train.py"], "'--port'"),
     ],
 )
-def test_an_option_that_there_is_not_is_told(shell: Shell, arguments: list[str], told: str) -> None:
+def test_an_option_that_does_not_exist_is_reported(shell: Shell, arguments: list[str], message: str) -> None:
     done = shell.run(LAUNCHER, *arguments)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert message in done.stderr
 
 
-def test_without_ftr_the_next_step_is_told(shell: Shell) -> None:
+def test_without_ftr_the_next_step_is_reported(shell: Shell) -> None:
     done = shell.run(LAUNCHER, "--local", "1", "--", "train.py", FTR="no-such-ftr")
     assert done.returncode == 2
     assert done.stderr == (
@@ -236,9 +238,9 @@ def test_local_run_succeeds_on_all_nodes(shell: Shell) -> None:
     assert sorted(logs) == ["node-0.log", "node-1.log", "node-2.log"]
     assert done.stderr.splitlines()[-1].endswith(" succeeded in cycle 1")
     assert len(list((shell.place / "logs").glob("node-*/cycle-1/0/stdout.log"))) == 2, "the spare has no worker"
-    told = "".join(logs.values())
-    assert told.count("step 12 loss") == 1
-    assert "closed verdict=succeeded" in told
+    message = "".join(logs.values())
+    assert message.count("step 12 loss") == 1
+    assert "closed verdict=succeeded" in message
     assert (shell.place / "checkpoint.pt").exists()
     assert shell.left_after_a_moment() == []
 

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from ft_rendezvous.cli.demo.nodes import free_port
-from ft_rendezvous.cli.serve import exit_code_of, parse_serve
+from ft_rendezvous.cli.serve import parse_serve, verdict_exit_code
 from ft_rendezvous.config.settings import parse_settings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
+from ft_rendezvous.launch.local import free_port
 from ft_rendezvous.node.session import open_session
 from tests.cli.conftest import Shell
 
@@ -76,12 +76,14 @@ def test_serve_tells_a_failed_run_by_its_exit_code(shell: Shell) -> None:
 
 
 def test_every_verdict_has_an_exit_code() -> None:
-    codes = [exit_code_of(Verdict(kind)) for kind in (VerdictKind.SUCCEEDED, VerdictKind.FAILED, VerdictKind.CANCELLED)]
+    codes = [
+        verdict_exit_code(Verdict(kind)) for kind in (VerdictKind.SUCCEEDED, VerdictKind.FAILED, VerdictKind.CANCELLED)
+    ]
     assert codes == [0, 1, 3]
-    assert exit_code_of(None) == 1
+    assert verdict_exit_code(None) == 1
 
 
-def test_a_taken_port_is_told_with_the_next_step(shell: Shell) -> None:
+def test_a_taken_port_is_reported_with_the_next_step(shell: Shell) -> None:
     with socket.socket() as sock:
         sock.bind(("", 0))
         sock.listen()
@@ -93,7 +95,7 @@ def test_a_taken_port_is_told_with_the_next_step(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nnodes", "conf", "told"),
+    ("nnodes", "conf", "message"),
     [
         ("2", "lease=3", "the closest known one is 'lease_timeout'"),
         ("2", "lease_timeout", "is not key=value"),
@@ -105,11 +107,11 @@ def test_a_taken_port_is_told_with_the_next_step(shell: Shell) -> None:
         ("2", "domain_from=rack", "domain_from=rack is no source: use env:<variable>"),
     ],
 )
-def test_a_bad_setting_is_told_in_one_line(shell: Shell, nnodes: str, conf: str, told: str) -> None:
+def test_a_bad_setting_is_reported_in_one_line(shell: Shell, nnodes: str, conf: str, message: str) -> None:
     done = shell.ftr("serve", "--endpoint", "localhost:1", "--rdzv-id", "job", "--nnodes", nnodes, "--rdzv-conf", conf)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 def test_a_store_of_its_own_is_asked_for_no_domain_and_no_unit() -> None:

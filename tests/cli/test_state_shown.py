@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from ft_rendezvous.cli import state_watch
 from ft_rendezvous.cli.main import app
-from ft_rendezvous.state.model.events import decode_event
+from ft_rendezvous.state.model.events import decode_line
 from tests.state.layout import lay_out
 from tests.state.story import tell_story
 
@@ -37,7 +37,7 @@ def run(command: str, moment: str, place: Path, monkeypatch: pytest.MonkeyPatch)
     lines = story.lines[: story.marks.get(moment)]
     assert moment in story.marks or moment == "the end"
     folder = lay_out(place / "ft-state", lines)
-    last_ns = decode_event(lines[-1]).timestamp_ns
+    last_ns = decode_line(lines[-1]).timestamp_ns
     monkeypatch.setattr(state_watch, "now_ns", lambda: last_ns)
     monkeypatch.chdir(place)
     done = CliRunner().invoke(app, shlex.split(command))

@@ -15,7 +15,7 @@ from ft_rendezvous.state.model.records import RunStatus
 from ft_rendezvous.state.model.view import view_nodes, view_run
 from tests.cli.conftest import FTR, Shell
 from tests.state.layout import lay_out, move_in_time, path_of
-from tests.state.recording import record_seed
+from tests.state.recording import eventful_seed, record_seed
 from tests.state.story import tell_story
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -80,7 +80,7 @@ def on_a_terminal(shell: Shell, *arguments: str) -> str:
 
 
 def test_json_is_the_state_itself(shell: Shell) -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     lay_out(shell.place / "ft-state", recording.lines, per_file=20)
     told = json.loads(shell.ftr("status", "ft-state", "--json").stdout)
     run = view_run(recording.state, recording.state.time_ns)
@@ -208,7 +208,7 @@ def test_ten_thousand_nodes_fit_on_a_page(shell: Shell) -> None:
 
 
 def test_events_are_printed_as_they_are(shell: Shell) -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     lay_out(shell.place / "ft-state", recording.lines, per_file=20)
     assert shell.ftr("events", "ft-state", "--json").stdout.encode() == b"".join(recording.lines)
     after = shell.ftr("events", "ft-state", "--json", "--after", "30")

@@ -432,7 +432,7 @@ def test_a_node_of_which_too_little_is_known_is_named_with_what_to_set(
 @pytest.mark.parametrize(
     ("conf", "ways"),
     [
-        ({"segment": "2"}, ["domain_from", "docs/placement.md", "on each node domain or FT_DOMAIN_ID"]),
+        ({"segment": "2"}, ["domain_from", "ftr docs placement", "on each node domain or FT_DOMAIN_ID"]),
         ({"unit_size": "2"}, ["unit_from=env:SLURM_ARRAY_TASK_ID", "on each node unit"]),
     ],
 )

@@ -199,10 +199,10 @@ def memory_of(coordinator: Coordinator) -> dict[str, int]:
     """How much the coordinator remembers, by name."""
     roster = coordinator.roster
     return {
-        "readers": len(coordinator.registry.readers),
-        "opened_by": len(coordinator.sweeper.opened_by),
-        "fenced_in": len(coordinator.registry.fenced_in),
-        "leases": len(coordinator.registry.leases.leases),
+        "readers": len(coordinator.stored.readers),
+        "opened_by": len(coordinator.stored.opened_by),
+        "fenced_in": len(coordinator.stored.fences),
+        "leases": len(coordinator.membership.leases.leases),
         "members": len(roster.members),
         "troubles": len(roster.troubles),
         "by_infra_rank": len(roster.by_infra_rank),

@@ -96,7 +96,8 @@ def test_a_failure_told_twice_is_noted_once() -> None:
 )
 def test_the_ledger_finds_the_first_failure_note_by_note(said: list[tuple[str, float | None]]) -> None:
     """Ten thousand nodes may fail at once: the ledger does not look at all notes again for each of them."""
-    ledger, kept = Ledger(RULES), {}
+    ledger = Ledger(RULES)
+    kept: dict[str, FailureNote] = {}
     for who, after_s in said:
         assert ledger.note(note(who, after_s)) == (who not in kept)
         kept.setdefault(who, note(who, after_s))

@@ -211,7 +211,8 @@ def of_host(number: int, domain_id: str, pid: int) -> Arrival:
 
 def line_of(arrived: Sequence[Arrival], previous: Sequence[Arrival], rules: PlacementRules, size: int) -> str:
     here = by_name(arrived)
-    return str(summarize(place(here, previous, size, rules), here, previous, rules))
+    told = summarize(place(here, previous, size, rules), here, previous, rules)
+    return f"kept={told.kept} moved={told.moved} new={told.new} benched={told.benched}; {told.effect}"
 
 
 def test_the_line_of_the_documentation() -> None:

@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import (
     AnyRecord,
@@ -23,10 +24,21 @@ from ft_rendezvous.core.model import (
     Withdrawal,
     WorkersFailed,
 )
-from ft_rendezvous.core.roster import Roster
+from ft_rendezvous.core.roster import Fence, Roster
 from tests.core.build import arrival, incarnation, node, role_of, roster_of, roster_with, sealed_roster
 
 ONE, TWO = incarnation(1), incarnation(2)
+
+
+def take(roster: Roster, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Fence]:
+    """Take in a record; what is to be fenced because of it."""
+    return [effect for effect in roster.take(record, cycle_id, is_open) if isinstance(effect, Fence)]
+
+
+def charge(roster: Roster, failure: Failure) -> FailureNote | None:
+    """Take in a failure; the note for the ledger, if it is one of the last world's."""
+    notes = [effect for effect in roster.take(failure, 2, is_open=True) if isinstance(effect, FailureNote)]
+    return notes[0] if notes else None
 
 
 def withdrawal(cycle_id: int) -> AnyRecord:
@@ -58,7 +70,7 @@ def after_record(role: Role, record: Callable[[int], AnyRecord], cycle_id: int |
     """A roster with node 1 in this role, after it wrote this record in the roster's cycle, or in the given one."""
     roster = roster_with(role)
     current = cycle_of(role)
-    fences = roster.take(record(cycle_id or current), current, is_open=is_open_in(role))
+    fences = take(roster, record(cycle_id or current), current, is_open=is_open_in(role))
     assert fences == []
     return roster
 
@@ -86,9 +98,9 @@ def test_an_arrival(role: Role, after: Role) -> None:
 
 def test_an_arrival_of_a_hot_spare_in_an_open_cycle() -> None:
     roster = sealed_roster([2])
-    roster.take(arrival(1), 1, is_open=False)
+    take(roster, arrival(1), 1, is_open=False)
     roster.reopen()
-    roster.take(arrival(1, cycle_id=2), 2, is_open=True)
+    take(roster, arrival(1, cycle_id=2), 2, is_open=True)
     assert role_of(roster, 1) is Role.ARRIVED
 
 
@@ -153,7 +165,7 @@ def test_the_dead_say_nothing_more() -> None:
     roster.drop(ONE)
     before = list(roster.troubles)
     for record in (arrival(1), failure(1), finish(1), withdrawal(1), goodbye(1, Outcome.FAILED)):
-        assert roster.take(record, 1, is_open=False) == []
+        assert take(roster, record, 1, is_open=False) == []
     assert role_of(roster, 1) is None
     assert roster.troubles == before
     assert (roster.finished_count, roster.spent_count) == (0, 0)
@@ -163,16 +175,16 @@ def test_the_dead_say_nothing_more() -> None:
 def test_a_stranger_that_never_arrived_says_nothing() -> None:
     roster = Roster()
     for record in (failure(1), finish(1), goodbye(1)):
-        assert roster.take(record, 1, is_open=True) == []
+        assert take(roster, record, 1, is_open=True) == []
     assert roster == Roster()
 
 
 def test_a_stranger_that_is_unfit_is_counted_as_such() -> None:
     roster = Roster()
-    roster.take(withdrawal(1), 1, is_open=True)
+    take(roster, withdrawal(1), 1, is_open=True)
     assert list(roster.unhealthy) == ["host1"]
     assert roster.members == {}
-    roster.take(arrival(1), 1, is_open=True)
+    take(roster, arrival(1), 1, is_open=True)
     assert roster.unhealthy == {}, "it is fit again"
 
 
@@ -184,21 +196,21 @@ def moved_on() -> Roster:
     roster = sealed_roster([1, 2])
     roster.reopen()
     for number in (1, 2):
-        roster.take(arrival(number, cycle_id=2), 2, is_open=True)
+        take(roster, arrival(number, cycle_id=2), 2, is_open=True)
     roster.seal(Placement((ONE, TWO), ()))
     return roster
 
 
 def test_a_failure_of_the_last_cycle_does_not_end_this_one() -> None:
     roster = moved_on()
-    roster.take(failure(1), 2, is_open=False)
+    take(roster, failure(1), 2, is_open=False)
     assert roster.troubles == []
 
 
 def test_an_arrival_of_the_last_cycle_does_not_count_in_this_one() -> None:
     roster = sealed_roster([1, 2])
     roster.reopen()
-    roster.take(arrival(1, cycle_id=1), 2, is_open=True)
+    take(roster, arrival(1, cycle_id=1), 2, is_open=True)
     assert role_of(roster, 1) is Role.AWAITED
     assert roster.arrived == {}
 
@@ -206,7 +218,7 @@ def test_an_arrival_of_the_last_cycle_does_not_count_in_this_one() -> None:
 def test_a_newcomer_in_an_old_log_is_introduced_as_a_hot_spare() -> None:
     roster = sealed_roster([1, 2])
     roster.reopen()
-    roster.take(arrival(3, cycle_id=1), 2, is_open=True)
+    take(roster, arrival(3, cycle_id=1), 2, is_open=True)
     assert role_of(roster, 3) is Role.HOT_SPARE
     assert roster.arrived == {}
 
@@ -214,7 +226,7 @@ def test_a_newcomer_in_an_old_log_is_introduced_as_a_hot_spare() -> None:
 def test_a_finish_in_the_last_cycle_counts_after_the_next_has_opened() -> None:
     roster = sealed_roster([1, 2])
     roster.reopen()
-    roster.take(finish(1), 2, is_open=True)
+    take(roster, finish(1), 2, is_open=True)
     assert role_of(roster, 1) is Role.FINISHED
     assert list(roster.awaited) == [TWO]
 
@@ -224,8 +236,8 @@ def test_a_finish_in_the_last_cycle_counts_after_the_next_has_opened() -> None:
 
 def test_a_newer_start_at_the_same_address_replaces_the_older() -> None:
     roster = sealed_roster([2])
-    roster.take(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=False)
-    (fence,) = roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
+    take(roster, arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=False)
+    (fence,) = take(roster, arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
     assert (fence.incarnation, fence.cause.is_refusal) == (ONE, True)
     assert fence.node == "infra rank 7 at gpu7 pid 101"
     assert fence.reason == "infra rank 7 at gpu7 pid 103 is a newer start of infra rank 7 at gpu7 pid 101"
@@ -235,18 +247,18 @@ def test_a_newer_start_at_the_same_address_replaces_the_older() -> None:
 
 def test_a_replaced_active_is_lost_to_its_world() -> None:
     roster = Roster()
-    roster.take(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
+    take(roster, arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
     roster.seal(Placement((ONE,), ()))
-    roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
+    take(roster, arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
     assert roster.troubles == [NodesLost(("infra rank 7 at gpu7 pid 101",), (0,))]
 
 
 def test_a_process_that_lost_touch_does_not_throw_out_the_one_started_in_its_place() -> None:
     """The node was frozen, an operator started it again, then it thaws: the second process is the newer start."""
     roster = sealed_roster([2])
-    roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
+    take(roster, arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
     back = arrival(1, cycle_id=5, seq=9, info=node(1, infra_rank=7, addr="gpu7"))
-    (fence,) = roster.take(back, 1, is_open=False)
+    (fence,) = take(roster, back, 1, is_open=False)
     assert (fence.incarnation, fence.cause.is_refusal) == (ONE, True)
     assert fence.reason == "infra rank 7 at gpu7 pid 103 was started later, in the place of this node"
     assert role_of(roster, 3) is Role.HOT_SPARE
@@ -255,8 +267,8 @@ def test_a_process_that_lost_touch_does_not_throw_out_the_one_started_in_its_pla
 def test_a_process_that_returns_replaces_its_own_former_incarnation() -> None:
     roster = sealed_roster([2])
     info = node(1, infra_rank=7, addr="gpu7")
-    roster.take(arrival(1, info=info), 1, is_open=False)
-    (fence,) = roster.take(arrival(3, info=info), 1, is_open=False)
+    take(roster, arrival(1, info=info), 1, is_open=False)
+    (fence,) = take(roster, arrival(3, info=info), 1, is_open=False)
     assert fence.incarnation == ONE
     assert role_of(roster, 3) is Role.HOT_SPARE
 
@@ -264,50 +276,50 @@ def test_a_process_that_returns_replaces_its_own_former_incarnation() -> None:
 def test_a_record_of_a_former_incarnation_that_is_read_late_does_not_replace_the_present_one() -> None:
     roster = sealed_roster([2])
     info = node(1, infra_rank=7, addr="gpu7")
-    roster.take(arrival(3, seq=5, info=info), 1, is_open=False)
-    (fence,) = roster.take(arrival(1, seq=4, info=info), 1, is_open=False)
+    take(roster, arrival(3, seq=5, info=info), 1, is_open=False)
+    (fence,) = take(roster, arrival(1, seq=4, info=info), 1, is_open=False)
     assert fence.incarnation == ONE
     assert role_of(roster, 3) is Role.HOT_SPARE
 
 
 def test_the_same_infra_rank_at_another_address_is_refused_and_told_of_both() -> None:
     roster = roster_of([2])
-    roster.take(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
-    (fence,) = roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu8")), 1, is_open=True)
+    take(roster, arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
+    (fence,) = take(roster, arrival(3, info=node(3, infra_rank=7, addr="gpu8")), 1, is_open=True)
     assert (fence.incarnation, fence.cause.is_refusal) == (incarnation(3), True)
     for fact in ("infra rank 7", "gpu7 pid 101", "gpu8 pid 103", "infra_rank=N", "FT_INFRA_RANK"):
         assert fact in fence.reason
     assert role_of(roster, 1) is Role.ARRIVED
     assert role_of(roster, 3) is None
-    assert roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu8")), 1, is_open=True) == []
+    assert take(roster, arrival(3, info=node(3, infra_rank=7, addr="gpu8")), 1, is_open=True) == []
 
 
 @pytest.mark.parametrize("how", ["drop", "goodbye"])
 def test_an_infra_rank_is_free_again_when_its_holder_has_gone(how: str) -> None:
     roster = roster_of([2])
-    roster.take(arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
+    take(roster, arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
     if how == "drop":
         roster.drop(ONE)
     else:
-        roster.take(goodbye(1), 1, is_open=True)
-    assert roster.take(arrival(3, info=node(3, infra_rank=7, addr="gpu8")), 1, is_open=True) == []
+        take(roster, goodbye(1), 1, is_open=True)
+    assert take(roster, arrival(3, info=node(3, infra_rank=7, addr="gpu8")), 1, is_open=True) == []
     assert role_of(roster, 3) is Role.ARRIVED
 
 
 def test_nodes_without_an_infra_rank_never_contest() -> None:
     roster = Roster()
     for number in range(1, 5):
-        assert roster.take(arrival(number, info=node(number, addr="same")), 1, is_open=True) == []
+        assert take(roster, arrival(number, info=node(number, addr="same")), 1, is_open=True) == []
     assert len(roster.arrived) == 4
 
 
 def test_a_known_node_arrives_again_without_contesting_itself() -> None:
     info = node(1, infra_rank=7)
     roster = Roster()
-    roster.take(arrival(1, info=info), 1, is_open=True)
+    take(roster, arrival(1, info=info), 1, is_open=True)
     roster.seal(Placement((ONE,), ()))
     roster.reopen()
-    assert roster.take(arrival(1, cycle_id=2, info=info), 2, is_open=True) == []
+    assert take(roster, arrival(1, cycle_id=2, info=info), 2, is_open=True) == []
     assert role_of(roster, 1) is Role.ARRIVED
 
 
@@ -316,8 +328,8 @@ def test_a_known_node_arrives_again_without_contesting_itself() -> None:
 
 def test_an_opening_awaits_the_actives_and_forgets_their_troubles() -> None:
     roster = sealed_roster([1, 2], standby=[3])
-    roster.take(finish(1, number=2), 1, is_open=False)
-    roster.take(failure(1), 1, is_open=False)
+    take(roster, finish(1, number=2), 1, is_open=False)
+    take(roster, failure(1), 1, is_open=False)
     roster.reopen()
     assert [role_of(roster, number) for number in (1, 2, 3)] == [Role.AWAITED, Role.FINISHED, Role.HOT_SPARE]
     assert list(roster.awaited) == [ONE]
@@ -329,7 +341,7 @@ def test_a_seal_places_some_and_passes_over_the_rest() -> None:
     roster = sealed_roster([1, 2])
     roster.reopen()
     for number in (1, 3, 4):
-        roster.take(arrival(number, cycle_id=2), 2, is_open=True)
+        take(roster, arrival(number, cycle_id=2), 2, is_open=True)
     roster.seal(Placement((ONE, incarnation(3)), (incarnation(4),)))
     roles = [role_of(roster, number) for number in (1, 2, 3, 4)]
     assert roles == [Role.ACTIVE, Role.HOT_SPARE, Role.ACTIVE, Role.STANDBY]
@@ -342,19 +354,19 @@ def test_ranks_in_reasons_are_those_of_the_last_seal() -> None:
     roster = sealed_roster([1, 2])
     roster.reopen()
     for number in (1, 2):
-        roster.take(arrival(number, cycle_id=2), 2, is_open=True)
+        take(roster, arrival(number, cycle_id=2), 2, is_open=True)
     roster.seal(Placement((TWO, ONE), ()))
-    roster.take(failure(2), 2, is_open=False)
+    take(roster, failure(2), 2, is_open=False)
     assert roster.troubles == [WorkersFailed("host1 pid 101", 1, "exit 1")]
 
 
 def test_spent_agents_are_forgiven_by_the_next_seal_and_finishes_never() -> None:
     roster = sealed_roster([1, 2])
-    roster.take(goodbye(1, Outcome.FAILED), 1, is_open=False)
-    roster.take(finish(1, number=2), 1, is_open=False)
+    take(roster, goodbye(1, Outcome.FAILED), 1, is_open=False)
+    take(roster, finish(1, number=2), 1, is_open=False)
     roster.reopen()
     for number in (3, 4):
-        roster.take(arrival(number, cycle_id=2), 2, is_open=True)
+        take(roster, arrival(number, cycle_id=2), 2, is_open=True)
     assert (roster.spent_count, roster.finished_count) == (1, 1)
     roster.seal(Placement((incarnation(3), incarnation(4)), ()))
     assert (roster.spent_count, roster.finished_count) == (0, 0)
@@ -363,9 +375,9 @@ def test_spent_agents_are_forgiven_by_the_next_seal_and_finishes_never() -> None
 def test_joinable_nodes_are_all_but_the_finished() -> None:
     roster = sealed_roster([1, 2], standby=[3])
     assert roster.joinable_count() == 3
-    roster.take(finish(1), 1, is_open=False)
+    take(roster, finish(1), 1, is_open=False)
     assert roster.joinable_count() == 2
-    roster.take(goodbye(1, Outcome.SUCCEEDED), 1, is_open=False)
+    take(roster, goodbye(1, Outcome.SUCCEEDED), 1, is_open=False)
     assert roster.joinable_count() == 2
     roster.drop(TWO)
     assert roster.joinable_count() == 1
@@ -385,14 +397,14 @@ def test_a_node_is_described_with_its_rank_while_it_has_one() -> None:
 )
 def test_a_goodbye_of_the_world_is_a_loss_unless_its_workers_failed(outcome: Outcome, is_loss: bool) -> None:
     roster = sealed_roster([1, 2], standby=[3])
-    roster.take(goodbye(1, outcome, 3), 1, is_open=False)
+    take(roster, goodbye(1, outcome, 3), 1, is_open=False)
     assert roster.lost_count == 0, "a standby is no loss"
-    roster.take(goodbye(1, outcome), 1, is_open=False)
+    take(roster, goodbye(1, outcome), 1, is_open=False)
     assert roster.lost_count == is_loss
-    roster.take(arrival(4), 1, is_open=False)
+    take(roster, arrival(4), 1, is_open=False)
     roster.reopen()
     for number in (2, 4):
-        roster.take(arrival(number, cycle_id=2), 2, is_open=True)
+        take(roster, arrival(number, cycle_id=2), 2, is_open=True)
     roster.seal(Placement((TWO, incarnation(4)), ()))
     assert roster.lost_count == 0, "a new world"
 
@@ -412,9 +424,9 @@ def test_a_draining_node_is_neither_placed_nor_awaited_nor_joinable() -> None:
     assert (roster.joinable_count(), roster.draining_count()) == (2, 1)
     roster.reopen()
     assert set(roster.awaited) == {TWO}
-    roster.take(arrival(1, cycle_id=2), 2, is_open=True)
+    take(roster, arrival(1, cycle_id=2), 2, is_open=True)
     assert ONE not in roster.arrived
-    roster.take(goodbye(2, Outcome.DRAINED), 2, is_open=True)
+    take(roster, goodbye(2, Outcome.DRAINED), 2, is_open=True)
     assert (roster.joinable_count(), roster.draining_count()) == (2, 1), "its place is still empty"
 
 
@@ -428,7 +440,7 @@ def test_a_node_that_drains_before_the_seal_takes_its_arrival_back() -> None:
 
 def test_the_finished_do_not_drain() -> None:
     roster = sealed_roster([1, 2])
-    roster.take(finish(1), 1, is_open=False)
+    take(roster, finish(1), 1, is_open=False)
     assert not roster.drain(ONE)
     assert not roster.drain("f" * 16)
 
@@ -437,12 +449,12 @@ def test_an_operator_finds_nodes_by_infra_rank_address_or_process() -> None:
     roster = Roster()
     for number in (1, 2, 3):
         info = node(number, infra_rank=number, addr="shared" if number < 3 else "alone")
-        roster.take(arrival(number, info=info), 1, is_open=True)
+        take(roster, arrival(number, info=info), 1, is_open=True)
     assert roster.find("2") == [TWO]
     assert roster.find("shared") == [ONE, TWO]
     assert roster.find("shared:101") == [ONE]
     assert roster.find("unknown") == []
-    roster.take(arrival(4, info=node(4, addr="unranked")), 1, is_open=True)
+    take(roster, arrival(4, info=node(4, addr="unranked")), 1, is_open=True)
     assert roster.find("None") == []
 
 
@@ -450,7 +462,7 @@ def test_a_restart_is_asked_for_by_the_world_of_this_cycle() -> None:
     roster = sealed_roster([1, 2], standby=[3])
     for number, cycle_id in ((3, 1), (1, 7), (1, 1)):
         request = Request(cycle_id=cycle_id, incarnation=incarnation(number), kind=RequestKind.RESTART, reason="NaN")
-        roster.take(request, 1, is_open=False)
+        take(roster, request, 1, is_open=False)
     assert roster.troubles == [RestartRequested("host1 pid 101 (rank 0)", "NaN")]
 
 
@@ -460,23 +472,23 @@ def timed(cycle_id: int, number: int = 1) -> Failure:
 
 def test_a_failure_of_the_world_can_be_charged_also_after_the_next_cycle_has_opened() -> None:
     roster = sealed_roster([1, 2], standby=[3])
-    note = roster.failure_of(timed(1))
+    note = charge(roster, timed(1))
     assert note is not None
     assert (note.rank, note.exit_code, note.after_s, note.cycle_id) == (9, 3, 1.5, 1)
     roster.reopen()
-    assert roster.failure_of(timed(1)) == note
-    assert roster.failure_of(timed(2)) is None, "no world of that cycle"
-    assert roster.failure_of(timed(1, 3)) is None, "a standby has no workers"
-    assert roster.failure_of(timed(1, 7)) is None, "it is not a member"
+    assert charge(roster, timed(1)) == note
+    assert charge(roster, timed(2)) is None, "no world of that cycle"
+    assert charge(roster, timed(1, 3)) is None, "a standby has no workers"
+    assert charge(roster, timed(1, 7)) is None, "it is not a member"
 
 
 def test_blame_goes_to_the_infra_rank_else_to_an_address_of_its_own_else_to_the_incarnation() -> None:
     infos = [node(1, infra_rank=7), node(2), node(3, addr="shared"), node(4, addr="shared")]
     roster = Roster()
     for number, info in enumerate(infos, 1):
-        roster.take(arrival(number, info=info), 1, is_open=True)
+        take(roster, arrival(number, info=info), 1, is_open=True)
     roster.seal(Placement(tuple(incarnation(number) for number in (1, 2, 3, 4)), ()))
-    notes = [roster.failure_of(timed(1, number)) for number in (1, 2, 3, 4)]
+    notes = [charge(roster, timed(1, number)) for number in (1, 2, 3, 4)]
     assert [note and note.key for note in notes] == [
         "infra rank 7",
         "address host2",
@@ -489,12 +501,15 @@ def test_unfit_nodes_that_were_replaced_do_not_count_for_ever() -> None:
     """Losing a rack later must not end a run for nodes that were replaced long ago."""
     roster = Roster(max_nodes=3)
     for number in (1, 2, 3):
-        roster.take(arrival(number), 1, is_open=True)
+        take(roster, arrival(number), 1, is_open=True)
     for number in (1, 2):
         bad, fresh = arrival(number), arrival(number + 10)
-        roster.take(
-            Withdrawal(cycle_id=1, incarnation=bad.incarnation, node=bad.node, reason="a bad GPU"), 1, is_open=True
+        take(
+            roster,
+            Withdrawal(cycle_id=1, incarnation=bad.incarnation, node=bad.node, reason="a bad GPU"),
+            1,
+            is_open=True,
         )
         assert len(roster.unhealthy) == 1
-        roster.take(fresh, 1, is_open=True)
+        take(roster, fresh, 1, is_open=True)
         assert roster.unhealthy == {}

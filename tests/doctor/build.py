@@ -10,12 +10,12 @@ from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.doctor.facts import (
     Attempt,
     Clients,
-    Endpoint,
+    EndpointFacts,
+    EndpointState,
     Lookup,
     NodeFacts,
     Route,
     Software,
-    State,
     Step,
     Torch,
 )
@@ -71,7 +71,7 @@ def in_step(facts: NodeFacts, tasks: int, **flags: str) -> NodeFacts:
 
 
 def examination(*nodes: NodeFacts, **changes: Any) -> Examination:
-    """All is well: the port is free, and everybody reaches it."""
+    """All is well: the port is free, and every node reaches it."""
     nodes = nodes or (node(),)
     known: dict[str, Any] = {
         "endpoint_name": "n1:29400",
@@ -79,7 +79,7 @@ def examination(*nodes: NodeFacts, **changes: Any) -> Examination:
         "nodes": nodes,
         "expected": len(nodes),
         "waited_s": 60.0,
-        "endpoint": Endpoint(state=State.HELD),
+        "endpoint": EndpointFacts(state=EndpointState.HELD),
         "attempts": {each.task: (Attempt(address="10.0.0.1", seconds=0.001),) for each in nodes},
         "clients": Clients(lookups=tuple(last for each in nodes for last in each.reverse[-1:])),
         "rules": PlacementRules(min_nodes=max(1, len(nodes) - 2), max_nodes=len(nodes)),
@@ -93,7 +93,7 @@ def of_check(check: str, seen: Examination) -> list[Finding]:
     return [finding for finding in judge(seen) if finding.check == check]
 
 
-def told(check: str, seen: Examination) -> tuple[str, str, tuple[str, ...]]:
+def finding_of(check: str, seen: Examination) -> tuple[str, str, tuple[str, ...]]:
     """Status, fact and nodes of the one finding of a check."""
     (finding,) = of_check(check, seen)
     return str(finding.status), finding.fact, finding.nodes

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.conftest import FTR, Shell
 
-PATIENCE_S = 120.0
+ENDPOINT_TIMEOUT_S = 120.0
 
 
 @pytest.fixture
@@ -59,18 +59,18 @@ class Srun:
         started = {task: self.start(task, *arguments, **(env or {}).get(task, {})) for task in tasks}
         done = {}
         for task, process in started.items():
-            out, err = process.communicate(timeout=PATIENCE_S)
+            out, err = process.communicate(timeout=ENDPOINT_TIMEOUT_S)
             done[task] = subprocess.CompletedProcess(process.args, process.returncode, out, err)
         return done
 
 
 def lines_of(done: subprocess.CompletedProcess[str], check: str) -> list[str]:
-    """What was told of a check, without its remedy."""
+    """The finding of a check, without its remedy."""
     return [line for line in done.stdout.splitlines() if line.split()[1:2] == [check]]
 
 
 def wait_until(what: str, is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + ENDPOINT_TIMEOUT_S
     while not is_so():
         assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.02)

@@ -11,14 +11,14 @@ import time
 
 import pytest
 
-from ft_rendezvous.cli.demo.nodes import free_port
+from ft_rendezvous.launch.local import free_port
 from tests.cli.conftest import FTR, Shell
 from tests.contract.strangers import listener, speak_http
-from tests.doctor.conftest import PATIENCE_S, lines_of, wait_until
+from tests.doctor.conftest import ENDPOINT_TIMEOUT_S, lines_of, wait_until
 
 
 def doctor(shell: Shell, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    done = shell.ftr("doctor", *arguments, timeout_s=PATIENCE_S, **env)
+    done = shell.ftr("doctor", *arguments, timeout_s=ENDPOINT_TIMEOUT_S, **env)
     assert "Traceback" not in done.stderr
     return done
 
@@ -30,7 +30,7 @@ def test_a_machine_that_is_well_passes_in_plain_lines(shell: Shell) -> None:
     assert done.stderr == ""
     assert "─" not in done.stdout
     assert lines_of(done, "endpoint")[0].startswith("pass  endpoint")
-    assert "whose known faults" in lines_of(done, "torch")[0]
+    assert "and its known faults" in lines_of(done, "torch")[0]
     assert lines_of(done, "address")[0].endswith("through lo")
     last = done.stdout.splitlines()[-1]
     assert last.endswith(f"1 node examined for localhost:{port}")
@@ -41,27 +41,27 @@ def test_a_machine_that_is_well_passes_in_plain_lines(shell: Shell) -> None:
 def test_json_has_the_findings_and_the_facts(shell: Shell) -> None:
     port = free_port()
     done = doctor(shell, "--endpoint", f"localhost:{port}", "--rdzv-conf", "lease_timeout=1", "--json")
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 1
-    assert (told["format"], told["endpoint"], told["status"]) == (1, f"localhost:{port}", "fail")
-    failed = [finding for finding in told["findings"] if finding["status"] == "fail"]
+    assert (report["format"], report["endpoint"], report["status"]) == (1, f"localhost:{port}", "fail")
+    failed = [finding for finding in report["findings"] if finding["status"] == "fail"]
     assert [finding["check"] for finding in failed] == ["settings"]
     assert set(failed[0]) == {"check", "status", "fact", "remedy", "nodes"}
     assert "must be more than 3 x beat_interval" in failed[0]["fact"]
-    assert (told["nodes_expected"], told["nodes_missing"], told["clients"]["untried"]) == (1, [], 0)
-    assert told["endpoint_facts"]["state"] == "held"
-    (node,) = told["nodes"]
+    assert (report["nodes_expected"], report["nodes_missing"], report["clients"]["untried"]) == (1, [], 0)
+    assert report["endpoint_facts"]["state"] == "held"
+    (node,) = report["nodes"]
     assert node["software"]["torch"]["missing"] == []
     assert node["route"]["is_here"]
 
 
-def test_a_foreign_program_at_the_endpoint_is_someone_elses(shell: Shell) -> None:
+def test_a_foreign_program_at_the_endpoint_is_reported(shell: Shell) -> None:
     with listener(speak_http) as port:
         done = doctor(shell, "--endpoint", f"127.0.0.1:{port}")
     assert done.returncode == 1
     (line,) = lines_of(done, "endpoint")
     assert line.startswith("fail")
-    assert f"127.0.0.1:{port} is someone else's" in line
+    assert f"127.0.0.1:{port} is taken" in line
     assert "choose another port" in done.stdout
 
 
@@ -79,18 +79,18 @@ def test_a_name_that_does_not_resolve_fails_and_does_not_hang(shell: Shell) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "report"),
     [
         (["--endpoint", "n1:port"], "is not host:port"),
         (["--endpoint", "n1:1", "--nnodes", "many"], "is not MIN:MAX"),
         (["--endpoint", "n1:1", "--rdzv-conf", "lease"], "is not key=value"),
     ],
 )
-def test_options_that_cannot_be_read_are_told_in_one_line(shell: Shell, arguments: list[str], told: str) -> None:
+def test_options_that_cannot_be_read_are_reported_in_one_line(shell: Shell, arguments: list[str], report: str) -> None:
     done = doctor(shell, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
-    assert told in done.stderr
+    assert report in done.stderr
 
 
 def test_a_batch_script_is_not_taken_for_a_step(shell: Shell) -> None:
@@ -102,7 +102,7 @@ def test_a_batch_script_is_not_taken_for_a_step(shell: Shell) -> None:
     assert lines_of(done, "slurm-flags")[0].startswith("fail")
 
 
-def test_torch_that_cannot_be_imported_is_told_and_everything_else_too(shell: Shell) -> None:
+def test_torch_that_cannot_be_imported_is_reported_and_everything_else_too(shell: Shell) -> None:
     (shell.place / "broken" / "torch").mkdir(parents=True)
     (shell.place / "broken" / "torch" / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open')\n")
     path = f"{shell.place / 'broken'}:{shell.env.get('PYTHONPATH', '')}"
@@ -112,7 +112,7 @@ def test_torch_that_cannot_be_imported_is_told_and_everything_else_too(shell: Sh
     assert lines_of(done, "endpoint")[0].startswith("pass")
 
 
-def test_a_signal_ends_it_at_once_whatever_it_waits_for(shell: Shell) -> None:
+def test_a_signal_ends_it_at_once_at_every_moment(shell: Shell) -> None:
     (shell.place / "endless" / "torch").mkdir(parents=True)
     mark = shell.place / "imported"
     slow = f"import pathlib, time; pathlib.Path({str(mark)!r}).touch(); time.sleep(20)"
@@ -122,7 +122,7 @@ def test_a_signal_ends_it_at_once_whatever_it_waits_for(shell: Shell) -> None:
     wait_until("torch is being imported", mark.exists)
     process.send_signal(signal.SIGINT)
     since = time.monotonic()
-    out, err = process.communicate(timeout=PATIENCE_S)
+    out, err = process.communicate(timeout=ENDPOINT_TIMEOUT_S)
     assert (process.returncode, out) == (130, "")
     assert err == "ftr: SIGINT was received: nothing was changed\n"
     assert time.monotonic() - since < 10
@@ -130,13 +130,13 @@ def test_a_signal_ends_it_at_once_whatever_it_waits_for(shell: Shell) -> None:
 
 def test_a_terminal_gets_a_table(shell: Shell) -> None:
     command = f"ftr doctor --endpoint localhost:{free_port()}"
-    done = shell.run("script", "-qec", command, "/dev/null", timeout_s=PATIENCE_S, COLUMNS="120")
+    done = shell.run("script", "-qec", command, "/dev/null", timeout_s=ENDPOINT_TIMEOUT_S, COLUMNS="120")
     assert done.returncode == 0, done.stdout
     assert "what was found, and what to do" in done.stdout
     assert "─" in done.stdout
 
 
-def test_whoever_knocks_while_the_port_is_held_does_no_harm_and_takes_none(shell: Shell) -> None:
+def test_a_client_of_the_held_port_does_no_harm(shell: Shell) -> None:
     """A node that starts while the doctor looks is hung up on, and tries again as it does with any stranger."""
     port = free_port()
     answers: list[bytes] = []

@@ -8,9 +8,17 @@ import pytest
 
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.doctor import endpoint
-from ft_rendezvous.doctor.endpoint import HeldPort, hold, look, name_clients, reach
-from ft_rendezvous.doctor.facts import Clients, Endpoint, Look, NameClients, Reach, Seen, State
-from ft_rendezvous.doctor.node import Node
+from ft_rendezvous.doctor.endpoint import HeldPort, hold_port, look_at_endpoint, name_clients, reach_endpoint
+from ft_rendezvous.doctor.facts import (
+    Clients,
+    EndpointFacts,
+    EndpointSeen,
+    EndpointState,
+    LookAtEndpoint,
+    NameClients,
+    Reach,
+)
+from ft_rendezvous.doctor.node_actions import NodeActions
 from ft_rendezvous.protocol.codec import HEAD_KEY
 from ft_rendezvous.protocol.ops import Set, perform_move
 from ft_rendezvous.store import net
@@ -21,10 +29,10 @@ from tests.contract.strangers import Answer, echo, free_port, hang_up, listener,
 
 def test_a_free_port_is_held_and_let_go() -> None:
     port = free_port()
-    held, seen = hold("127.0.0.1", port, "token")
+    held, seen = hold_port("127.0.0.1", port, "token")
     assert held is not None
-    assert seen.state is State.HELD
-    assert [attempt.error for attempt in reach("127.0.0.1", port, "token")] == [""]
+    assert seen.state is EndpointState.HELD
+    assert [attempt.error for attempt in reach_endpoint("127.0.0.1", port, "token")] == [""]
     assert held.clients() == ["::ffff:127.0.0.1"], "as a store would see them"
     held.close()
     net.listen(port).close()
@@ -33,8 +41,10 @@ def test_a_free_port_is_held_and_let_go() -> None:
 def test_a_port_is_let_go_before_its_clients_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow resolver must not keep a run from starting."""
     port = free_port()
-    node = Node("127.0.0.1", port)
-    assert node.do(Look(token="token", is_holder=True)) == Seen(endpoint=Endpoint(state=State.HELD))
+    node = NodeActions("127.0.0.1", port)
+    assert node.do(LookAtEndpoint(token="token", is_holder=True)) == EndpointSeen(
+        endpoint=EndpointFacts(state=EndpointState.HELD)
+    )
     assert node.do(Reach(token="token"))
 
     def look_up(*_: object) -> tuple[str, str]:
@@ -47,11 +57,11 @@ def test_a_port_is_let_go_before_its_clients_are_looked_up(monkeypatch: pytest.M
     assert [(lookup.of, lookup.error) for lookup in answer.lookups] == [("::ffff:127.0.0.1", "")]
 
 
-def test_whoever_hears_another_token_has_come_to_the_wrong_place() -> None:
+def test_another_token_means_the_wrong_port() -> None:
     held = HeldPort(port := free_port(), "theirs")
-    (attempt,) = reach("127.0.0.1", port, "ours")
+    (attempt,) = reach_endpoint("127.0.0.1", port, "ours")
     held.close()
-    assert attempt.error == "at 127.0.0.1 somebody else answers"
+    assert attempt.error == "another program answers at 127.0.0.1"
 
 
 def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +73,7 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
         return [found for name in names for found in resolve(name, *rest, **more)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-    assert [(attempt.address, attempt.error) for attempt in reach("n1", port, "token")] == [
+    assert [(attempt.address, attempt.error) for attempt in reach_endpoint("n1", port, "token")] == [
         ("127.0.0.1", ""),
         ("127.0.0.2", ""),
     ]
@@ -71,36 +81,36 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_port_where_nothing_is_is_refused() -> None:
-    (attempt,) = reach("127.0.0.1", free_port(), "token")
+    (attempt,) = reach_endpoint("127.0.0.1", free_port(), "token")
     assert attempt.error == "127.0.0.1: Connection refused"
-    assert look("127.0.0.1", free_port()).state is State.NOTHING
+    assert look_at_endpoint("127.0.0.1", free_port()).state is EndpointState.NOTHING
 
 
 @pytest.mark.parametrize("answer", [speak_http, echo, hang_up, reset, say_nothing])
-def test_another_program_is_told_as_such(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "PATIENCE_S", 0.5)
+def test_another_program_is_reported_as_such(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "ENDPOINT_TIMEOUT_S", 0.5)
     monkeypatch.setattr("ft_rendezvous.store.raw_client.GREETING_TIMEOUT_S", 0.5)
     with listener(answer) as port:
-        held, seen = hold("127.0.0.1", port, "token")
+        held, seen = hold_port("127.0.0.1", port, "token")
     assert held is None
-    assert seen.state is State.STRANGER
+    assert seen.state is EndpointState.STRANGER
     assert seen.detail
 
 
 def test_a_port_that_is_taken_on_another_address_only() -> None:
     with socket.create_server(("127.0.0.5", 0)) as server:
-        held, seen = hold("127.0.0.1", server.getsockname()[1], "token")
+        held, seen = hold_port("127.0.0.1", server.getsockname()[1], "token")
     assert held is None
-    assert seen.state is State.TAKEN
+    assert seen.state is EndpointState.TAKEN
 
 
 def test_a_live_run_is_named_over_one_connection_and_goes_on() -> None:
     with live_run(run_id="training") as run:
         first, second = run.node(0), run.node(1)
         run.seal(first, second)
-        held, seen = hold("127.0.0.1", run.port, "token")
+        held, seen = hold_port("127.0.0.1", run.port, "token")
         assert held is None
-        assert (seen.state, seen.run.run_id if seen.run else "") == (State.RUN, "training")
+        assert (seen.state, seen.run.run_id if seen.run else "") == (EndpointState.RUN, "training")
         assert seen.run is not None
         assert (seen.run.cycle_id, seen.run.is_sealed, seen.run.verdict) == (1, True, "")
         assert seen.run.settings == run.settings.as_dict()
@@ -109,17 +119,17 @@ def test_a_live_run_is_named_over_one_connection_and_goes_on() -> None:
 
 def test_a_run_that_waits_for_its_nodes_can_be_greeted() -> None:
     with live_run() as run:
-        seen = look("127.0.0.1", run.port)
+        seen = look_at_endpoint("127.0.0.1", run.port)
         assert seen.run is not None
         assert not seen.run.is_sealed
-        assert [attempt.error for attempt in reach("127.0.0.1", run.port, "")] == [""]
+        assert [attempt.error for attempt in reach_endpoint("127.0.0.1", run.port, "")] == [""]
 
 
 def test_a_run_that_has_ended_says_how() -> None:
     with live_run() as run:
         verdict = Verdict(VerdictKind.CANCELLED, "an operator asked for it")
         perform_move(run.host._served, run.host.coordinator.close(verdict))
-        seen = look("127.0.0.1", run.port)
+        seen = look_at_endpoint("127.0.0.1", run.port)
         assert seen.run is not None
         assert seen.run.verdict == "cancelled(an operator asked for it)"
 
@@ -129,16 +139,16 @@ def test_a_store_of_another_program_or_version(head: bytes | None) -> None:
     served = ServedStore(net.listen())
     if head is not None:
         served.perform(Set(HEAD_KEY, head))
-    seen = look("127.0.0.1", served.port)
+    seen = look_at_endpoint("127.0.0.1", served.port)
     served.stop()
-    assert seen.state is State.OTHER_STORE
+    assert seen.state is EndpointState.OTHER_STORE
     assert seen.detail
 
 
 def test_clients_are_looked_up_within_the_time_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resolver that never answers: the first ones are told as unanswered, the rest as untried."""
+    """A resolver that never answers: the first ones are unanswered, the rest untried."""
     monkeypatch.setattr(socket, "getnameinfo", lambda *_: socket.create_server(("127.0.0.1", 0)).accept())
-    lookups, untried = name_clients([f"10.0.0.{number}" for number in range(100)], limit_s=0.2)
+    lookups, untried = name_clients([f"10.0.0.{number}" for number in range(100)], timeout_s=0.2)
     assert (len(lookups), untried) == (8, 92)
     assert {lookup.is_over for lookup in lookups} == {False}
     assert all(lookup.seconds >= 0.1 for lookup in lookups)

@@ -1,4 +1,4 @@
-"""Facts of this machine, whatever machine it is."""
+"""Facts of this machine, on any machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ft_rendezvous.doctor.facts import Step, Torch
-from ft_rendezvous.doctor.gather import Asked, gather_facts
+from ft_rendezvous.doctor.gather import DoctorOptions, gather_facts
 from ft_rendezvous.doctor.interfaces import interface_of
 from ft_rendezvous.doctor.lookups import ask_all, name_of, seen_as
 from ft_rendezvous.doctor.torch_probe import run_probe
@@ -20,7 +20,7 @@ from ft_rendezvous.doctor.torch_probe import run_probe
 def test_facts_of_this_machine() -> None:
     env = {**os.environ, "SLURMD_NODENAME": "n7", "SLURM_PROCID": "6", "FT_DOMAIN_ID": "rack1"}
     step = Step(job_id="7", step_id="0", task=6, tasks=8, hosts=())
-    facts = gather_facts(Asked(host="localhost", port=29400, sizes=(4, 8)), step, env)
+    facts = gather_facts(DoctorOptions(host="localhost", port=29400, sizes=(4, 8)), step, env)
     assert (facts.host, facts.task, facts.infra_rank, facts.domain) == ("n7", 6, 6, "rack1")
     assert (facts.run_error, facts.node_error) == ("", "")
     assert facts.settings["nnodes"] == "4:8"
@@ -51,7 +51,7 @@ def test_settings_that_cannot_work_are_facts(
     conf: dict[str, str], run_error: str, node_error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ft_rendezvous.doctor.gather.run_probe", lambda *_: TORCHLESS)
-    facts = gather_facts(Asked(host="localhost", port=1, sizes=(4, 4), conf=conf), None, {})
+    facts = gather_facts(DoctorOptions(host="localhost", port=1, sizes=(4, 4), conf=conf), None, {})
     assert run_error in facts.run_error
     assert bool(facts.run_error) == bool(run_error)
     assert node_error in facts.node_error
@@ -60,7 +60,7 @@ def test_settings_that_cannot_work_are_facts(
 
 def test_is_host_wins_over_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ft_rendezvous.doctor.gather.run_probe", lambda *_: TORCHLESS)
-    facts = gather_facts(Asked(host="localhost", port=1, conf={"is_host": "false"}), None, {})
+    facts = gather_facts(DoctorOptions(host="localhost", port=1, conf={"is_host": "false"}), None, {})
     assert not facts.is_host
     assert facts.route is not None
     assert facts.route.is_here
@@ -106,9 +106,9 @@ def broken_torch(place: Path, code: str) -> dict[str, str]:
         ("while True: pass", "has not ended within 1 s"),
     ],
 )
-def test_an_import_of_torch_that_goes_wrong_takes_nobody_along(tmp_path: Path, code: str, error: str) -> None:
-    limit_s = 1.0 if "while" in code else 60.0
-    assert error in run_probe(broken_torch(tmp_path, code), limit_s).error
+def test_an_import_of_torch_that_goes_wrong_ends_no_other_process(tmp_path: Path, code: str, error: str) -> None:
+    timeout_s = 1.0 if "while" in code else 60.0
+    assert error in run_probe(broken_torch(tmp_path, code), timeout_s).error
 
 
 TORCHLESS = Torch(error="not asked")

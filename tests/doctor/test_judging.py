@@ -13,16 +13,16 @@ from ft_rendezvous.doctor.facts import (
     Attempt,
     Clients,
     Controller,
-    Endpoint,
+    EndpointFacts,
+    EndpointState,
     Hello,
-    LiveRun,
     NodeFacts,
     Route,
-    State,
+    RunningRun,
 )
 from ft_rendezvous.doctor.findings import Examination, Status, worst
 from ft_rendezvous.doctor.judging import CHECKS, judge
-from tests.doctor.build import SOFTWARE, examination, in_step, lookup, node, of_check, told, with_torch
+from tests.doctor.build import SOFTWARE, examination, finding_of, in_step, lookup, node, of_check, with_torch
 
 
 def nodes(count: int, **changes: Any) -> list[NodeFacts]:
@@ -50,14 +50,14 @@ def test_what_must_be_mended_comes_first() -> None:
     assert order[0] == "fail"
 
 
-def test_whatever_does_not_pass_has_a_remedy() -> None:
+def test_every_finding_that_does_not_pass_has_a_remedy() -> None:
     """Over all the spoiled examinations of this file, gathered by the checks' own names."""
     seen = examination(
         node(run_error="lease_timeout=1 must be more", is_host=True),
         node(1, is_host=True, route=None, software=replace(SOFTWARE, is_registered=False, torchrun="")),
         with_torch(2, error="ImportError: no libcudart"),
         in_step(node(3, infra_rank=1, reverse=(lookup("::ffff:10.0.0.4", 5.0),)), 9, SLURM_KILL_BAD_EXIT="1"),
-        endpoint=Endpoint(state=State.STRANGER, detail="another program listens there"),
+        endpoint=EndpointFacts(state=EndpointState.STRANGER, detail="another program listens there"),
         expected=9,
         controller=Controller(kill_on_bad_exit=True, wait_s=30, script_flags=("-K",)),
         clients=Clients(lookups=(lookup("::ffff:10.0.0.4", 5.0),)),
@@ -76,7 +76,7 @@ def test_the_verdict_is_the_worst_finding() -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_check_says_nothing_of_nobody(check: Any) -> None:
+def test_a_check_without_nodes_says_nothing(check: Any) -> None:
     """Should the first node's own facts be all there is, and half of them unknown, nothing may break."""
     bare = node(route=None, reverse=(), outgoing_ports=None, endpoint=lookup("n1", 10.0, is_over=False))
     check(examination(replace(bare, is_host=False, infra_rank=None), attempts={}, clients=None, rules=None))
@@ -87,28 +87,28 @@ def test_a_check_says_nothing_of_nobody(check: Any) -> None:
 
 def test_nodes_that_never_report_are_named_by_infra_rank_and_host() -> None:
     here = [in_step(node(task), 6) for task in (0, 1, 5)]
-    status, fact, hosts = told("reports", examination(*here, expected=6))
+    status, fact, hosts = finding_of("reports", examination(*here, expected=6))
     assert (status, hosts) == ("fail", ("n3", "n4", "n5"))
     assert fact == "3 nodes of 6 never reported within 60 s: infra ranks [2-4] (n[3-5])"
 
 
 def test_a_node_that_never_reports_is_named_by_infra_rank_where_its_host_is_unknown() -> None:
-    status, fact, hosts = told("reports", examination(node(), expected=2))
+    status, fact, hosts = finding_of("reports", examination(node(), expected=2))
     assert (status, hosts) == ("fail", ())
     assert fact == "1 node of 2 never reported within 60 s: infra rank 1"
 
 
 def test_a_node_with_another_version_is_named_and_not_missing() -> None:
     misfit = Hello(v=2, key="7.0", task=1, host="n2", version="0.9")
-    status, fact, hosts = told("reports", examination(node(), expected=2, misfits=[misfit]))
+    status, fact, hosts = finding_of("reports", examination(node(), expected=2, other_versions=[misfit]))
     assert (status, hosts) == ("fail", ("n2",))
     assert "0.9" in fact
 
 
 def test_a_node_that_is_lost_on_the_way_is_named() -> None:
-    assert told("reports", examination(*nodes(3), lost=[1])) == (
+    assert finding_of("reports", examination(*nodes(3), lost=[1])) == (
         "fail",
-        "reported, and was not heard of again",
+        "reported, and did not answer later",
         ("n2",),
     )
 
@@ -116,20 +116,20 @@ def test_a_node_that_is_lost_on_the_way_is_named() -> None:
 @pytest.mark.parametrize("ranks", [(0, 0, 1), (3, 1, 3)])
 def test_two_nodes_with_one_infra_rank_are_named(ranks: tuple[int, ...]) -> None:
     seen = examination(*(node(task, infra_rank=rank) for task, rank in enumerate(ranks)))
-    status, fact, hosts = told("infra-ranks", seen)
+    status, fact, hosts = finding_of("infra-ranks", seen)
     assert status == "fail"
     assert len(hosts) == 2
-    assert f"is that of {hosts[0]}, {hosts[1]}" in fact
+    assert f"belongs to {hosts[0]}, {hosts[1]}" in fact
 
 
-def test_tasks_on_one_host_are_told_apart_by_infra_rank() -> None:
+def test_tasks_on_one_host_are_reported_apart_by_infra_rank() -> None:
     seen = examination(*(node(task, host="n1", infra_rank=task) for task in range(2)), lost=[1])
-    assert told("reports", seen)[2] == ("n1/1",)
+    assert finding_of("reports", seen)[2] == ("n1/1",)
 
 
 def test_clocks_are_information_however_wrong_they_are() -> None:
     seen = examination(*nodes(3), offsets_s={1: (3600.0, 0.001), 2: (-20.0, 0.5)})
-    status, fact, _ = told("clock", seen)
+    status, fact, _ = finding_of("clock", seen)
     assert status == "pass"
     assert "differ by 1 h 00 min" in fact
     assert "does not need them" in fact
@@ -143,15 +143,15 @@ def test_clocks_are_information_however_wrong_they_are() -> None:
 )
 def test_slow_reverse_lookups_are_judged_by_how_long_a_store_would_pause(seconds: float, status: str) -> None:
     slow = (lookup("10.0.0.1", 0.0001), lookup("::ffff:10.0.0.1", seconds))
-    assert told("reverse-dns", examination(node(reverse=slow)))[0] == status
-    assert told("client-dns", examination(node(), clients=Clients(lookups=slow)))[0] == status
+    assert finding_of("reverse-dns", examination(node(reverse=slow)))[0] == status
+    assert finding_of("client-dns", examination(node(), clients=Clients(lookups=slow)))[0] == status
 
 
 def test_nodes_with_slow_lookups_are_one_finding_that_names_the_slowest_address() -> None:
     slow = [
         node(task, reverse=(lookup(f"::ffff:10.0.0.{task + 1}", 5.0 + task, error="no name"),)) for task in (1, 2, 3)
     ]
-    passed = told("reverse-dns", examination(node()))
+    passed = finding_of("reverse-dns", examination(node()))
     findings = of_check("reverse-dns", examination(node(), *slow))
     assert [str(finding.status) for finding in findings] == ["fail", "pass"]
     assert findings[0].nodes == ("n2", "n3", "n4")
@@ -161,34 +161,34 @@ def test_nodes_with_slow_lookups_are_one_finding_that_names_the_slowest_address(
     assert passed[2] == ("n1",)
 
 
-def test_a_lookup_that_nobody_answered_is_told_as_longer() -> None:
+def test_a_lookup_without_an_answer_is_reported_as_longer() -> None:
     unanswered = (lookup("::ffff:10.0.0.1", 10.0, is_over=False),)
-    assert "takes more than 10.0 s" in told("reverse-dns", examination(node(reverse=unanswered)))[1]
+    assert "takes more than 10.0 s" in finding_of("reverse-dns", examination(node(reverse=unanswered)))[1]
 
 
-def test_resolver_options_are_told_for_without_them_it_may_be_slower() -> None:
-    fact = told("reverse-dns", examination(node(resolver_options="timeout:1 attempts:1")))[1]
+def test_resolver_options_are_reported_for_without_them_it_may_be_slower() -> None:
+    fact = finding_of("reverse-dns", examination(node(resolver_options="timeout:1 attempts:1")))[1]
     assert "RES_OPTIONS='timeout:1 attempts:1'" in fact
 
 
 def test_many_lookups_that_are_quick_one_by_one_may_be_slow_together() -> None:
     crowd = nodes(1000)
     clients = Clients(lookups=tuple(lookup(f"::ffff:10.0.{task}.1", 0.01) for task in range(1000)), untried=3)
-    status, fact, hosts = told("client-dns", examination(*crowd, clients=clients))
+    status, fact, hosts = finding_of("client-dns", examination(*crowd, clients=clients))
     assert (status, hosts) == ("warn", ("n1",))
     assert "30.0 s of pauses until all 1,000 nodes are connected" in fact
     assert "no time for 3 more" in fact
 
 
-def test_a_store_that_is_slow_to_answer_is_told_whatever_the_lookups_say() -> None:
-    status, fact, hosts = told("store-start", examination(node(), with_torch(1, store_s=5.04)))
+def test_a_store_that_is_slow_to_answer_is_reported_even_if_lookups_are_fast() -> None:
+    status, fact, hosts = finding_of("store-start", examination(node(), with_torch(1, store_s=5.04)))
     assert (status, hosts) == ("fail", ("n2",))
     assert "5.0 s to answer its first client" in fact
 
 
-def test_an_endpoint_that_does_not_resolve_is_told_once_for_all_nodes() -> None:
+def test_an_endpoint_that_does_not_resolve_is_reported_once_for_all_nodes() -> None:
     unknown = replace(lookup("head"), found=(), error="Name or service not known")
-    status, fact, hosts = told(
+    status, fact, hosts = finding_of(
         "forward-dns", examination(*nodes(3, endpoint=unknown, route=None), attempts={}, clients=None)
     )
     assert (status, hosts) == ("fail", ("n1", "n2", "n3"))
@@ -204,42 +204,54 @@ def test_a_host_that_does_not_know_its_own_name_is_warned_of() -> None:
 # --- the endpoint -----------------------------------------------------------------------------------
 
 
-def run(**changes: Any) -> Endpoint:
-    return Endpoint(state=State.RUN, run=LiveRun(**{"run_id": "job", "cycle_id": 3, "is_sealed": True, **changes}))
+def run(**changes: Any) -> EndpointFacts:
+    return EndpointFacts(
+        state=EndpointState.RUN, run=RunningRun(**{"run_id": "job", "cycle_id": 3, "is_sealed": True, **changes})
+    )
 
 
 @pytest.mark.parametrize(
     ("endpoint", "changes", "status", "fact"),
     [
-        (Endpoint(state=State.HELD), {}, "pass", "port 29400 is free there"),
-        (run(), {}, "warn", "run 'job' is at n1:29400, in cycle 3; it was looked at once and left alone"),
+        (EndpointFacts(state=EndpointState.HELD), {}, "pass", "port 29400 is free there"),
+        (run(), {}, "warn", "run 'job' is at n1:29400, in cycle 3; the doctor looked at it once and left it alone"),
         (run(is_sealed=False), {}, "warn", "waiting for nodes in cycle 3"),
         (run(), {"run_id": "job"}, "pass", "run 'job' is at n1:29400"),
         (run(), {"run_id": "mine"}, "fail", "it is not 'mine'"),
         (run(), {"run_id": "job", "run_differs": ["segment (here 2, the run has 1)"]}, "fail", "segment (here 2"),
         (run(verdict="succeeded"), {"run_id": "job"}, "warn", "it has ended (succeeded)"),
-        (Endpoint(state=State.OTHER_STORE, detail="a TCPStore"), {}, "fail", "is someone else's: a TCPStore"),
-        (Endpoint(state=State.STRANGER, detail="it says HTTP"), {}, "fail", "is someone else's: it says HTTP"),
-        (Endpoint(state=State.TAKEN), {}, "fail", "is taken, though nothing answers"),
-        (Endpoint(state=State.FORBIDDEN, detail="Permission denied"), {}, "fail", "Permission denied"),
-        (Endpoint(state=State.NOTHING), {}, "warn", "nothing listens at n1:29400 yet"),
-        (Endpoint(state=State.NO_ANSWER, detail="no answer"), {}, "fail", "n1:29400: no answer"),
-        (Endpoint(state=State.UNKNOWN_HOST, detail="not found"), {}, "fail", "n1:29400: not found"),
+        (
+            EndpointFacts(state=EndpointState.OTHER_STORE, detail="a TCPStore"),
+            {},
+            "fail",
+            "is taken: a TCPStore",
+        ),
+        (
+            EndpointFacts(state=EndpointState.STRANGER, detail="it says HTTP"),
+            {},
+            "fail",
+            "is taken: it says HTTP",
+        ),
+        (EndpointFacts(state=EndpointState.TAKEN), {}, "fail", "is taken, but nothing answers"),
+        (EndpointFacts(state=EndpointState.FORBIDDEN, detail="Permission denied"), {}, "fail", "Permission denied"),
+        (EndpointFacts(state=EndpointState.NOTHING), {}, "warn", "nothing listens at n1:29400 yet"),
+        (EndpointFacts(state=EndpointState.NO_ANSWER, detail="no answer"), {}, "fail", "n1:29400: no answer"),
+        (EndpointFacts(state=EndpointState.UNKNOWN_HOST, detail="not found"), {}, "fail", "n1:29400: not found"),
     ],
 )
-def test_whose_the_endpoint_is(endpoint: Endpoint, changes: dict[str, Any], status: str, fact: str) -> None:
-    found = told("endpoint", examination(node(), endpoint=endpoint, attempts={}, clients=None, **changes))
+def test_whose_the_endpoint_is(endpoint: EndpointFacts, changes: dict[str, Any], status: str, fact: str) -> None:
+    found = finding_of("endpoint", examination(node(), endpoint=endpoint, attempts={}, clients=None, **changes))
     assert found[0] == status
     assert fact in found[1]
 
 
 def test_every_state_of_an_endpoint_is_judged() -> None:
-    for state in State:
-        seen = Endpoint(state=state, run=LiveRun(run_id="job", cycle_id=1, is_sealed=False))
+    for state in EndpointState:
+        seen = EndpointFacts(state=state, run=RunningRun(run_id="job", cycle_id=1, is_sealed=False))
         assert of_check("endpoint", examination(node(), endpoint=seen))
 
 
-def test_nodes_that_do_not_reach_the_endpoint_are_told_by_reason() -> None:
+def test_nodes_that_do_not_reach_the_endpoint_are_reported_by_reason() -> None:
     attempts = {
         0: [Attempt(address="10.0.0.1", seconds=0.1)],
         1: [Attempt(address="10.0.0.1", seconds=3.0, error="no answer from 10.0.0.1 within 3 s")],
@@ -269,12 +281,12 @@ def test_a_name_with_one_address_that_works_is_warned_of() -> None:
 
 @pytest.mark.parametrize(("found", "families"), [(("10.0.0.1",), "IPv4"), (("fe80::1%eth0", "::1"), "IPv6")])
 def test_one_family_is_enough(found: tuple[str, ...], families: str) -> None:
-    status, fact, _ = told("families", examination(node(endpoint=lookup("n1", 0.001, *found))))
+    status, fact, _ = finding_of("families", examination(node(endpoint=lookup("n1", 0.001, *found))))
     assert (status, fact) == ("pass", f"the endpoint has {families}")
 
 
-def test_families_that_were_not_tried_are_told_so() -> None:
-    assert told("families", examination(node(), attempts={}))[1] == "the endpoint has IPv4 (not tried)"
+def test_families_that_were_not_tried_are_reported_so() -> None:
+    assert finding_of("families", examination(node(), attempts={}))[1] == "the endpoint has IPv4 (not tried)"
 
 
 # --- addresses, files, ports ------------------------------------------------------------------------
@@ -282,15 +294,15 @@ def test_families_that_were_not_tried_are_told_so() -> None:
 
 def test_nodes_on_several_machines_that_take_themselves_for_the_endpoint() -> None:
     """What `--endpoint localhost` or Debian's 127.0.1.1 does: every machine would host a run of its own."""
-    status, fact, hosts = told("address", examination(*nodes(3, is_host=True)))
+    status, fact, hosts = finding_of("address", examination(*nodes(3, is_host=True)))
     assert (status, hosts) == ("fail", ("n1", "n2", "n3"))
-    assert "would each host a run" in fact
+    assert "each would host a run" in fact
 
 
 def test_several_nodes_on_the_one_machine_of_the_endpoint_are_no_problem() -> None:
     here = Route(address="127.0.0.1", is_here=True, is_loopback=True, interface="lo")
     seen = examination(*nodes(3, is_host=True, machine="one", route=here))
-    assert told("address", seen)[:2] == ("pass", "the endpoint is this machine through lo")
+    assert finding_of("address", seen)[:2] == ("pass", "the endpoint is this machine through lo")
 
 
 def test_a_way_that_ends_on_loopback_is_found() -> None:
@@ -320,8 +332,8 @@ def test_ways_are_grouped_by_interface() -> None:
 def test_the_store_host_needs_files_for_all_nodes(hard: int, wanted: int, status: str) -> None:
     """The soft limit is raised by the host itself; -1 is no limit."""
     seen = examination(node(files_hard=hard, files_soft=64), node(1, files_hard=8), files_wanted=wanted)
-    assert told("files", seen)[0] == status
-    assert told("files", seen)[2] == ("n1",)
+    assert finding_of("files", seen)[0] == status
+    assert finding_of("files", seen)[2] == ("n1",)
 
 
 @pytest.mark.parametrize(("port", "is_warned"), [(32767, False), (32768, True), (60999, True), (61000, False)])
@@ -335,24 +347,24 @@ def test_a_port_that_outgoing_connections_may_take(port: int, is_warned: bool) -
 @pytest.mark.parametrize(
     ("changes", "status", "fact"),
     [
-        ({}, "pass", "torch 2.13.0+cpu, whose known faults (#118891, #135712, #194710, #194871) are handled"),
+        ({}, "pass", "torch 2.13.0+cpu, and its known faults (#118891, #135712, #194710, #194871) are handled"),
         ({"version": "2.8.0"}, "pass", "torch 2.8.0"),
         ({"version": "2.7.1"}, "fail", "too old"),
         ({"version": "1.13.1"}, "fail", "too old"),
         ({"version": "2.14.0.dev20270101"}, "warn", "newer than any"),
-        ({"version": "2.14.0", "missing": ("the names of the exit barrier",)}, "fail", "lacks what"),
+        ({"version": "2.14.0", "missing": ("the names of the exit barrier",)}, "fail", "lacks parts that"),
         ({"error": "import torch has not ended within 45 s", "is_late": True}, "warn", "not ended within 45 s"),
         ({"error": "ImportError: libcudart.so.12"}, "fail", "torch cannot be used: ImportError: libcudart.so.12"),
     ],
 )
 def test_torch(changes: dict[str, Any], status: str, fact: str) -> None:
-    found = told("torch", examination(with_torch(**changes)))
+    found = finding_of("torch", examination(with_torch(**changes)))
     assert found[0] == status
     assert fact in found[1]
 
 
 def test_torch_without_numpy() -> None:
-    assert told("numpy", examination(node(), with_torch(1, has_numpy=False)))[::2] == ("warn", ("n2",))
+    assert finding_of("numpy", examination(node(), with_torch(1, has_numpy=False)))[::2] == ("warn", ("n2",))
     assert of_check("numpy", examination(with_torch(error="no torch", has_numpy=False))) == []
 
 
@@ -365,12 +377,12 @@ def test_torch_without_numpy() -> None:
         (
             {"torchrun": "/usr/bin/torchrun"},
             "warn",
-            "/usr/bin/torchrun, of another environment than this ftr (/env/bin)",
+            "/usr/bin/torchrun, from another environment than this ftr (/env/bin)",
         ),
     ],
 )
 def test_torchrun(changes: dict[str, Any], status: str, fact: str) -> None:
-    found = told("torchrun", examination(node(software=replace(SOFTWARE, **changes))))
+    found = finding_of("torchrun", examination(node(software=replace(SOFTWARE, **changes))))
     assert found[0] == status
     assert fact in found[1]
 
@@ -396,13 +408,13 @@ def test_versions_that_differ_between_nodes(changes: dict[str, Any], status: str
 
 def test_settings_that_cannot_work_are_one_finding_for_all() -> None:
     error = "lease_timeout=1 must be more than 3 x beat_interval=1: one late beat must not kill a node"
-    status, fact, hosts = told("settings", examination(*nodes(3, run_error=error), rules=None))
+    status, fact, hosts = finding_of("settings", examination(*nodes(3, run_error=error), rules=None))
     assert (status, fact, hosts) == ("fail", error, ("n1", "n2", "n3"))
 
 
 def test_nodes_that_lack_the_same_are_one_finding() -> None:
     broken = [node(task, node_error=f"domain_from=nvlink says nothing of node n{task + 1}: x") for task in range(3)]
-    assert told("settings", examination(*broken))[1:] == (
+    assert finding_of("settings", examination(*broken))[1:] == (
         "domain_from=nvlink says nothing of this node: x",
         ("n1", "n2", "n3"),
     )
@@ -410,7 +422,7 @@ def test_nodes_that_lack_the_same_are_one_finding() -> None:
 
 def test_nodes_that_read_different_files_are_named() -> None:
     odd = node(2, settings={"nnodes": "4:6", "lease_timeout": "9.0"})
-    status, fact, hosts = told("settings", examination(node(), node(1), odd))
+    status, fact, hosts = finding_of("settings", examination(node(), node(1), odd))
     assert (status, hosts) == ("fail", ("n3",))
     assert "lease_timeout" in fact
     assert "nnodes" not in fact
@@ -440,13 +452,13 @@ def rules(least: int, most: int, **changes: Any) -> PlacementRules:
 def test_what_the_spares_can_make_up_for(given: PlacementRules, status: str, fact: str) -> None:
     """Three nodes in each of two racks."""
     crowd = [node(task, domain=f"rack{task // 3}") for task in range(6)]
-    found = told("spares", examination(*crowd, rules=given))
+    found = finding_of("spares", examination(*crowd, rules=given))
     assert found[0] == status
     assert fact in found[1]
 
 
-def test_how_many_train_is_asked_for_where_nobody_said() -> None:
-    status, fact, _ = told("spares", examination(*nodes(4), rules=rules(4, 4), are_sizes_given=False))
+def test_how_many_train_is_asked_for_where_it_is_not_given() -> None:
+    status, fact, _ = finding_of("spares", examination(*nodes(4), rules=rules(4, 4), are_sizes_given=False))
     assert status == "pass"
     assert fact.endswith("; --nnodes MIN:MAX says how many train")
 
@@ -464,7 +476,7 @@ def test_a_task_of_an_array_is_not_blamed_for_the_absence_of_others() -> None:
 
 def test_a_node_without_a_domain_among_others_is_warned_of() -> None:
     seen = examination(node(domain="A"), node(1, domain="B"), node(2))
-    assert told("domains", seen)[::2] == ("warn", ("n3",))
+    assert finding_of("domains", seen)[::2] == ("warn", ("n3",))
     assert of_check("domains", examination(node(), node(1))) == []
 
 
@@ -498,7 +510,7 @@ def test_flags_that_defeat_spares(
 
 @pytest.mark.parametrize(("no_kill", "status"), [(True, "pass"), (None, "warn")])
 def test_a_job_that_may_not_outlive_a_node(no_kill: bool | None, status: str) -> None:
-    found = told("no-kill", steps(3, Controller(no_kill=no_kill)))
+    found = finding_of("no-kill", steps(3, Controller(no_kill=no_kill)))
     assert found[0] == status
 
 
@@ -508,7 +520,7 @@ def test_outside_of_slurm_nothing_is_said_of_it() -> None:
 
 def test_several_tasks_on_one_host_are_warned_of() -> None:
     crowded = [in_step(node(task, host=f"n{task // 8}"), 16) for task in range(16)]
-    status, fact, hosts = told("slurm-tasks", examination(*crowded))
+    status, fact, hosts = finding_of("slurm-tasks", examination(*crowded))
     assert (status, hosts) == ("warn", ("n0", "n1"))
     assert "8 tasks on one node" in fact
     assert of_check("slurm-tasks", steps(3)) == []

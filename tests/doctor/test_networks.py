@@ -32,7 +32,7 @@ def ip(*arguments: str) -> None:
 
 
 class Machine:
-    """One namespace: an address on the wire, and a hosts file and a name server that nobody else has."""
+    """One namespace: an address on the wire, and a hosts file and a name server of its own."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -108,7 +108,7 @@ def statuses(done: subprocess.CompletedProcess[str], check: str) -> list[str]:
     return [line.split()[0] for line in lines_of(done, check)]
 
 
-def test_a_name_server_that_says_nothing_and_the_remedy_that_is_told(
+def test_a_name_server_that_says_nothing_and_the_remedy_that_is_reported(
     shell: Shell, machines: tuple[Machine, Machine]
 ) -> None:
     for machine in machines:
@@ -142,7 +142,7 @@ def test_a_name_server_that_is_slow_is_warned_of(shell: Shell, machines: tuple[M
 
 
 def test_a_name_that_means_another_address_on_one_machine(shell: Shell, machines: tuple[Machine, Machine]) -> None:
-    """Nobody has 10.213.0.99; fd00::1 is an address of the first machine to which the second has no route."""
+    """No machine has 10.213.0.99; fd00::1 is an address of the first machine to which the second has no route."""
     first, second = machines
     for machine in machines:
         machine.serve_names("0")
@@ -161,10 +161,10 @@ def test_a_name_that_means_another_address_on_one_machine(shell: Shell, machines
 
 
 def test_machines_that_each_take_themselves_for_the_endpoint(shell: Shell, machines: tuple[Machine, Machine]) -> None:
-    """Debian maps a machine's own name to 127.0.1.1; a copied hosts file makes that everybody's."""
+    """Debian maps a machine's own name to 127.0.1.1; a copied hosts file gives that to every machine."""
     for machine in machines:
         machine.serve_names("0")
         machine.know("127.0.1.1 head")
     done = srun(shell, machines, "--endpoint", f"head:{PORT}")
     assert done.returncode == 1
-    assert "would each host a run" in lines_of(done, "address")[0]
+    assert "each would host a run" in lines_of(done, "address")[0]

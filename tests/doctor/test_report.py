@@ -10,7 +10,7 @@ from rich.console import Console
 from ft_rendezvous.doctor.facts import Lookup, NodeFacts
 from ft_rendezvous.doctor.findings import Examination
 from ft_rendezvous.doctor.judging import judge
-from ft_rendezvous.doctor.report import Report, as_json, as_lines, as_table, summary
+from ft_rendezvous.doctor.report import DoctorReport, as_json, as_table, report_lines, summary
 from tests.doctor.build import examination, in_step, lookup, node
 
 
@@ -38,7 +38,7 @@ def test_a_thousand_nodes_fit_on_a_screen() -> None:
     assert max(map(len, text.splitlines())) <= 120
     assert "n[998-1000]" in text
     assert "100 nodes, first n1" in text
-    lines = list(as_lines(seen, judge(seen)))
+    lines = list(report_lines(seen, judge(seen)))
     assert len(lines) < 40
     assert lines[0].startswith("fail  reports")
     assert lines[-1].startswith("fail: 3 failed, ")
@@ -53,7 +53,7 @@ def test_brackets_and_colours_in_facts_are_text() -> None:
 def test_json_round_trips() -> None:
     seen = crowd()
     findings = judge(seen)
-    report = msgspec.json.decode(as_json(seen, findings), type=Report)
+    report = msgspec.json.decode(as_json(seen, findings), type=DoctorReport)
     assert report.findings == tuple(findings)
     assert report.nodes == tuple(seen.nodes)
     assert report.nodes_missing == (997, 998, 999)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from ft_rendezvous.cli.demo.nodes import free_port
 from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.launch.local import free_port
 from tests.cli.conftest import Shell
 from tests.contract.live import live_run
 from tests.contract.strangers import listener, speak_http
@@ -32,10 +32,10 @@ def test_nodes_with_one_infra_rank_fail_everywhere(shell: Shell) -> None:
     same = {"FT_INFRA_RANK": "5"}
     done = Srun(shell, 3).run("--endpoint", f"localhost:{free_port()}", "--json", env={1: same, 2: same})
     assert [done[task].returncode for task in range(3)] == [1, 1, 1]
-    told = json.loads(done[0].stdout)
-    (finding,) = (finding for finding in told["findings"] if finding["check"] == "infra-ranks")
+    report = json.loads(done[0].stdout)
+    (finding,) = (finding for finding in report["findings"] if finding["check"] == "infra-ranks")
     assert (finding["status"], finding["nodes"]) == ("fail", ["n2", "n3"])
-    assert finding["fact"] == "infra rank 5 is that of n2, n3"
+    assert finding["fact"] == "infra rank 5 belongs to n2, n3"
 
 
 def test_nodes_that_never_report_are_named_in_bounded_time(shell: Shell) -> None:
@@ -51,10 +51,10 @@ def test_a_node_that_cannot_report_says_so_itself(shell: Shell) -> None:
     (done,) = Srun(shell, 2).run("--endpoint", f"localhost:{free_port()}", "--timeout", "4", only=[1]).values()
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("ftr: infra rank 1 (n2) could not report: the first node is not reached")
+    assert line.startswith("ftr: infra rank 1 (n2) could not report: the first node could not be reached")
 
 
-def test_a_live_run_is_told_by_its_id_and_is_met_by_one_connection(shell: Shell) -> None:
+def test_a_live_run_is_reported_by_its_id_and_is_met_by_one_connection(shell: Shell) -> None:
     with live_run(run_id="training") as run:
         first, second = run.node(0), run.node(1)
         run.seal(first, second)
@@ -64,7 +64,10 @@ def test_a_live_run_is_told_by_its_id_and_is_met_by_one_connection(shell: Shell)
         assert [done[task].returncode for task in range(3)] == [0, 0, 0], done[0].stdout
         (line,) = lines_of(done[0], "endpoint")
         assert line.startswith("warn")
-        assert f"run 'training' is at 127.0.0.1:{tap.port}, in cycle 1; it was looked at once and left alone" in line
+        assert (
+            f"run 'training' is at 127.0.0.1:{tap.port}, in cycle 1; the doctor looked at it once and left it alone"
+            in line
+        )
         assert len(tap.heard) == 1
         assert run.finish(first, second).kind is VerdictKind.SUCCEEDED
 
@@ -85,11 +88,11 @@ def test_a_foreign_listener_fails_on_all_nodes(shell: Shell) -> None:
     with listener(speak_http) as port:
         done = Srun(shell, 2).run("--endpoint", f"127.0.0.1:{port}")
     assert [done[task].returncode for task in range(2)] == [1, 1]
-    assert f"127.0.0.1:{port} is someone else's" in lines_of(done[0], "endpoint")[0]
+    assert f"127.0.0.1:{port} is taken" in lines_of(done[0], "endpoint")[0]
     assert (done[1].stdout, done[1].stderr) == ("", "")
 
 
-def test_options_that_cannot_be_read_are_told_by_one_of_them(shell: Shell) -> None:
+def test_options_that_cannot_be_read_are_reported_by_one_of_them(shell: Shell) -> None:
     done = Srun(shell, 3).run("--endpoint", "n1:port")
     assert [done[task].returncode for task in range(3)] == [2, 2, 2]
     assert [len(done[task].stderr.splitlines()) for task in range(3)] == [1, 0, 0]

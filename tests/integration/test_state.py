@@ -7,11 +7,11 @@ import signal
 import time
 from pathlib import Path
 
-from ft_rendezvous.state.model.events import decode_event, encode_state, take_event
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import decode_line, encode_state, take_event
 from ft_rendezvous.state.model.records import CycleStatus, NodeRole, NodeStatus, RunStatus
-from ft_rendezvous.state.model.view import reconcile, view_cycles, view_nodes, view_run
-from ft_rendezvous.state.read.store_query import Visitor
+from ft_rendezvous.state.model.run_state import RunState
+from ft_rendezvous.state.model.view import has_vanished, view_cycles, view_nodes, view_run
+from ft_rendezvous.state.read.store_query import QueryClient
 from tests.state.test_export_log import log_files
 from tests.support.torchrun_cluster import QUICK, TORCHRUN, WAIT_S, Cluster, find_processes, wait_until
 
@@ -22,7 +22,7 @@ def read(state_dir: Path) -> RunState:
     state = RunState()
     for path in log_files(folder):
         for line in path.read_bytes().splitlines():
-            state = take_event(state, decode_event(line))
+            state = take_event(state, decode_line(line))
     return state
 
 
@@ -35,8 +35,8 @@ def test_a_run_with_a_killed_node_is_recorded_from_beginning_to_end(cluster: Clu
     spare.wait_for("spare in cycle=1")
     n1.kill()
     spare.wait_report("step", cycle=2, rank=1)
-    visitor = Visitor(job.endpoint)
-    live = wait_until("running again", lambda: _running_in(visitor.look(0).state, 2))
+    client = QueryClient(job.endpoint)
+    live = wait_until("running again", lambda: _running_in(client.look(0).state, 2))
     nodes = {node.infra_rank: node for node in view_nodes(live)}
     assert [nodes[rank].status for rank in range(3)] == [NodeStatus.ALIVE, NodeStatus.DEAD, NodeStatus.ALIVE]
     assert nodes[0].role is nodes[2].role is NodeRole.ACTIVE
@@ -54,12 +54,12 @@ def test_a_run_with_a_killed_node_is_recorded_from_beginning_to_end(cluster: Clu
     # Whether the lease or a worker of the other node was faster, the loss is the cause.
     assert "infra rank" in second.why_text
     assert second.lost_s >= QUICK["lease_timeout"] - 2 * QUICK["beat_interval"]
-    assert not reconcile(state, state.time_ns + 10**15)
+    assert not has_vanished(state, state.time_ns + 10**15)
     # What the host knew in the middle of the run is what the log says of that moment.
     again = RunState()
     (folder,) = state_dir.iterdir()
     for line in log_files(folder)[0].read_bytes().splitlines()[: live.event_id]:
-        again = take_event(again, decode_event(line))
+        again = take_event(again, decode_line(line))
     assert encode_state(again) == encode_state(live)
 
 
@@ -90,18 +90,18 @@ def test_a_host_that_vanishes_leaves_a_run_that_is_over_and_no_process(cluster: 
     state_dir = cluster.path("state")
     job = cluster.job("2", conf={**QUICK, "state_dir": state_dir})
     n0, n1 = job.start_pair()
-    keepers = [process.pid for process in find_processes(n0.marker) if "state.keeper" in process.command]
+    keepers = [process.pid for process in find_processes(n0.marker) if "state.record.keeper" in process.command]
     assert len(keepers) == 1
     n0.kill(with_workers=False)
     n1.wait_exit()
     wait_until("the keeper has ended", lambda: not _keepers(n0.marker) or None)
     state = read(state_dir)
     assert state.status is RunStatus.RUNNING
-    assert reconcile(state, time.time_ns() + 60 * 10**9)
+    assert has_vanished(state, time.time_ns() + 60 * 10**9)
 
 
 def _keepers(marker: str) -> list[int]:
-    return [process.pid for process in find_processes(marker) if "state.keeper" in process.command]
+    return [process.pid for process in find_processes(marker) if "state.record.keeper" in process.command]
 
 
 def test_a_directory_that_cannot_be_written_costs_one_warning(cluster: Cluster) -> None:

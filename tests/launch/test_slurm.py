@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.options import Options, Plan
+from ft_rendezvous.launch.options import Options
+from ft_rendezvous.launch.plan import Plan
 from ft_rendezvous.launch.slurm import (
     Allocation,
     Array,
@@ -95,7 +96,7 @@ def test_the_first_node_is_named_so_that_others_find_it(host: str, found: str) -
     assert find_allocation(JOB, scontrol(host=host), resolves, False, here="login1").first_host == found
 
 
-def test_a_node_that_nobody_knows_is_called_as_slurm_calls_it() -> None:
+def test_a_node_that_does_not_resolve_is_called_as_slurm_calls_it() -> None:
     assert find_allocation(JOB, scontrol(host="unknown"), lambda _: False, False, here="login1").first_host == "n7"
 
 
@@ -122,19 +123,19 @@ def test_a_heterogeneous_job_has_its_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "message"),
     [
-        ({}, "pass --local 3+1 to start all nodes here, or submit this script with sbatch"),
+        ({}, "pass --local 3+1 to start all nodes here, or submit the job with sbatch"),
         ({"SLURM_JOB_ID": "42"}, "SLURM_JOB_NUM_NODES is not: run this in a batch script or under salloc"),
     ],
 )
-def test_what_is_no_allocation_is_told(env: dict[str, str], told: str) -> None:
+def test_what_is_no_allocation_is_reported(env: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         allocation_of(env)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
-def test_a_controller_that_names_no_nodes_is_told() -> None:
+def test_a_controller_that_names_no_nodes_is_reported() -> None:
     with pytest.raises(ConfigError, match="is slurmctld up"):
         find_allocation(JOB, scontrol(hosts=""), resolves, False, here="login1")
 
@@ -198,7 +199,7 @@ def test_a_job_whose_batch_script_is_lost_is_ended_by_its_nodes() -> None:
     assert setting(plan_slurm(options(), allocation_of(JOB)), "exit_command") is None
 
 
-def test_nobody_looks_for_a_batch_script_whose_machine_has_just_told_the_verdict() -> None:
+def test_no_node_looks_for_a_batch_script_after_a_verdict_of_its_machine() -> None:
     batch = {"SLURMD_NODENAME": "n7"}
     only_if_lost = "[ $FT_VERDICT != unknown ] || ftr abandoned "
     for store in ("first-node", "batch-host"):
@@ -210,12 +211,12 @@ def test_nobody_looks_for_a_batch_script_whose_machine_has_just_told_the_verdict
     assert setting(another, "exit_command") == "ftr abandoned 40_3 n7"
 
 
-def test_all_nodes_train_unless_told_otherwise() -> None:
+def test_all_nodes_train_without_an_option() -> None:
     assert plan_slurm(options(), allocation_of(JOB)).run.nnodes == "4:4"
 
 
 @pytest.mark.parametrize("active", [0, 5])
-def test_more_active_nodes_than_there_are_is_told(active: int) -> None:
+def test_more_active_nodes_than_there_are_is_reported(active: int) -> None:
     with pytest.raises(ConfigError, match=f"--active {active} is not between 1 and the allocation's 4 nodes"):
         plan_slurm(options(active=active), allocation_of(JOB))
 
@@ -272,7 +273,7 @@ def test_a_secret_that_nodes_inherit_is_enough_and_is_in_no_command() -> None:
     assert "secret" not in "\n".join(plan.lines())
 
 
-def test_settings_that_no_node_would_take_are_told_before_any_is_started() -> None:
+def test_settings_that_no_node_would_take_are_reported_before_any_is_started() -> None:
     with pytest.raises(ConfigError, match="unknown --rdzv-conf key 'lease_timout'"):
         plan_slurm(options(conf={"lease_timout": "5"}), allocation_of(JOB))
 
@@ -282,8 +283,8 @@ def test_settings_that_no_node_would_take_are_told_before_any_is_started() -> No
 )
 def test_workers_are_identical_only_where_that_is_certain(nproc: tuple[str, ...], is_identical: bool) -> None:
     allocation = allocation_of(HETERO if len(nproc) > 1 else JOB)
-    told = setting(plan_slurm(options(nproc_per_node=nproc), allocation), "identical_workers")
-    assert told == ("true" if is_identical else None)
+    message = setting(plan_slurm(options(nproc_per_node=nproc), allocation), "identical_workers")
+    assert message == ("true" if is_identical else None)
 
 
 # --- where the store is -----------------------------------------------------------------------------
@@ -338,7 +339,7 @@ def test_the_other_tasks_read_where_the_store_is() -> None:
     assert plan.nodes[0].env == {"FT_INFRA_RANK_BASE": "6"}
 
 
-def test_nobody_waits_for_a_file_where_the_store_is_known() -> None:
+def test_no_task_waits_for_a_file_where_the_store_is_known() -> None:
     hosting = allocation_of({**ARRAY, "SLURM_ARRAY_TASK_ID": "1"})
     assert awaited_endpoint(options(), hosting) is None
     assert awaited_endpoint(options(store="stable:2000"), allocation_of(ARRAY)) is None
@@ -350,7 +351,7 @@ def test_tasks_that_cannot_train_whole_are_no_units() -> None:
     assert setting(plan_slurm(options(active=5), allocation_of(ARRAY), "m:1"), "unit_size") is None
 
 
-def test_more_active_nodes_than_the_array_has_is_told() -> None:
+def test_more_active_nodes_than_the_array_has_is_reported() -> None:
     with pytest.raises(ConfigError, match="--active 7 is not between 1 and the 6 nodes of the array's 3 tasks"):
         plan_slurm(options(active=7), allocation_of(ARRAY), "m:1")
 
@@ -379,7 +380,7 @@ def test_as_many_worker_counts_as_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"script": ()}, "end the command with -- train.py"),
         ({"nproc_per_node": ("many",)}, "is not a number of workers"),
@@ -387,15 +388,15 @@ def test_as_many_worker_counts_as_parts() -> None:
         ({"store": "stable:2000", "port": 2000}, "both name a port"),
         ({"store": "a:b"}, "--store a:b is neither first-node, batch-host nor HOST:PORT"),
         ({"store": "firstnode"}, "--store firstnode is neither first-node, batch-host nor HOST:PORT"),
-        ({"script": ("--rdzv-backend=c10d", "train.py")}, "--rdzv-backend=c10d after -- is the launcher's own"),
-        ({"script": ("python", "train.py")}, "-- train.py is enough"),
+        ({"script": ("--rdzv-backend=c10d", "train.py")}, "--rdzv-backend=c10d after -- is set by the launcher"),
+        ({"script": ("python", "train.py")}, "write -- train.py"),
         ({"log_dir": Path("a,b")}, "splits settings at commas"),
     ],
 )
-def test_what_cannot_work_is_told_at_once(changes: dict[str, object], told: str) -> None:
+def test_what_cannot_work_is_reported_at_once(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         options(**changes)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_options_of_the_script_itself_are_its_own() -> None:
@@ -405,7 +406,7 @@ def test_options_of_the_script_itself_are_its_own() -> None:
 
 
 def test_a_job_of_one_kind_has_one_number_of_workers() -> None:
-    with pytest.raises(ConfigError, match="this is no heterogeneous job, give one value"):
+    with pytest.raises(ConfigError, match="this is not a heterogeneous job, give one value"):
         plan_slurm(options(nproc_per_node=("8", "4")), allocation_of(JOB))
 
 

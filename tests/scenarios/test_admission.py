@@ -94,7 +94,7 @@ def test_a_node_without_a_needed_name_is_refused_and_disturbs_no_other(
     cluster.advance(2 * SETTINGS.beat_s)
     assert isinstance(vague.outcome, Refused)
     name = f"infra rank 0 at gpu0 pid {vague.participant.node.pid}"
-    assert vague.outcome.reason == f"{name} has no {lacking}, and this run needs one: see docs/placement.md"
+    assert vague.outcome.reason == f"{name} has no {lacking}, and this run needs one: see ftr docs placement"
     assert [node.name for node in cluster.training] == ["a", "b"]
     assert cluster.coordinator.cycle_id == 1
 

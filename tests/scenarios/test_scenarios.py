@@ -146,7 +146,7 @@ class Stage:
             case journal.NodeUnhealthy():
                 return f"hears that {entry.node} is unhealthy: {entry.reason}"
             case journal.CyclePlaced():
-                return f"places cycle {entry.cycle_id}: {entry.summary}"
+                return f"places cycle {entry.cycle_id}: {entry.counts}; {entry.effect}"
             case journal.CycleCalled(nodes=()):
                 return f"asks for a checkpoint: {entry.reason}"
             case journal.CycleCalled():

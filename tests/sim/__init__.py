@@ -3,7 +3,3 @@
 One seed derives everything. `world` builds and runs it, `checkers` watch it from outside, `variants` break the
 protocol on purpose to prove that the checkers see.
 """
-
-import logging
-
-logging.getLogger("ft_rendezvous").setLevel(logging.CRITICAL)  # Thousands of simulated nodes would log.

@@ -37,7 +37,7 @@ from ft_rendezvous.core.next_cycle import Grow, Growth, MoveDecision, decide_mov
 from ft_rendezvous.core.next_cycle import World as SealedWorld
 from ft_rendezvous.core.node_step import Progress, TakeSeat, decide_step
 from ft_rendezvous.core.placement import place
-from ft_rendezvous.core.roster import Fence, FenceCause, Member, Roster
+from ft_rendezvous.core.roster import Effect, Fence, FenceCause, Member, Roster
 from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.protocol import codec, coordinator, operations, participant
@@ -328,7 +328,7 @@ def records_of_any_cycle() -> AbstractContextManager[Any]:
     """An arrival in the last cycle counts in this one."""
     original = Roster.take
 
-    def take(self: Roster, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Fence]:
+    def take(self: Roster, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Effect]:
         return original(self, record, record.cycle_id, is_open)
 
     return patch.object(Roster, "take", take)

@@ -7,6 +7,7 @@ in `shapes`.
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -167,6 +168,9 @@ class World:
     def run(self) -> Result:
         """Run to the end, or to the first violation."""
         violation: Violation | None = None
+        logger = logging.getLogger("ft_rendezvous")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)  # The transcript tells what happens; simulated nodes would log it again.
         try:
             self.set_up()
             while not self._is_over() and self.kernel.step():
@@ -176,6 +180,8 @@ class World:
         except Violation as found:
             violation = found
             self.tell("!!!", str(found))
+        finally:
+            logger.setLevel(level)
         return Result(
             seed=self.seed,
             violation=violation,

@@ -118,7 +118,7 @@ def served(submitter: Submitter) -> Iterator[subprocess.Popen[bytes]]:
 
     def look() -> re.Match[str] | None:
         told = "".join(path.read_text() for path in submitter.directory.glob("job-*.out"))
-        return re.search(r"its store is to be served on that host, in (\S+): (.*)", told)
+        return re.search(r"start its store on that host, in (\S+): (.*)", told)
 
     asked = wait_until("the launcher tells how to serve the store", look)
     with running(submitter, shlex.split(asked[2]), submitter.path("store.out"), Path(asked[1])) as store:

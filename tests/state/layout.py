@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from ft_rendezvous.state.model.events import Event, decode_event, encode_event, take_event, tell_state
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import Event, decode_line, encode_line, encode_state_line, take_event
+from ft_rendezvous.state.model.run_state import RunState
 
 
 def lay_out(state_dir: Path, lines: Sequence[bytes], *, per_file: int = 1_000_000, name: str = "") -> Path:
     """Write a run's log, `per_file` events in each file. Returns the run's folder."""
-    began = decode_event(lines[0]).event
+    began = decode_line(lines[0]).event
     folder = state_dir / (name or f"{began.run_id}-{began.epoch}")  # type: ignore[union-attr]
     folder.mkdir(parents=True)
     for number, content in enumerate(split(lines, per_file), start=1):
@@ -30,14 +30,14 @@ def split(lines: Sequence[bytes], per_file: int) -> list[list[bytes]]:
     state, files = RunState(), []
     for start in range(0, len(lines), per_file):
         part = lines[start : start + per_file]
-        files.append([tell_state(state), *part] if start else list(part))
+        files.append([encode_state_line(state), *part] if start else list(part))
         state = fold_all(state, part)
     return files
 
 
 def fold_all(state: RunState, lines: Iterable[bytes]) -> RunState:
     for line in lines:
-        state = take_event(state, decode_event(line))
+        state = take_event(state, decode_line(line))
     return state
 
 
@@ -46,7 +46,7 @@ def move_in_time(lines: Iterable[bytes], begin_ns: int) -> list[bytes]:
     moved: list[bytes] = []
     by_ns: int | None = None
     for line in lines:
-        event: Event = decode_event(line)
+        event: Event = decode_line(line)
         by_ns = begin_ns - event.timestamp_ns if by_ns is None else by_ns
-        moved.append(encode_event(msgspec.structs.replace(event, timestamp_ns=event.timestamp_ns + by_ns)))
+        moved.append(encode_line(msgspec.structs.replace(event, timestamp_ns=event.timestamp_ns + by_ns)))
     return moved

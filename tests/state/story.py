@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.lifecycle import NodeStep, Role, roles_after
 from ft_rendezvous.core.model import (
     AnyWhy,
     FirstCycle,
@@ -16,8 +17,9 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import encode_event, make_event, take_event
-from ft_rendezvous.state.model.known import NS, RunState
+from ft_rendezvous.state.model.events import encode_line, make_event, take_event
+from ft_rendezvous.state.model.run_state import NS, RunState
+from ft_rendezvous.text import count
 
 BEGAN_NS = 1_741_917_600 * NS
 """2025-03-14 02:00:00 UTC."""
@@ -42,7 +44,7 @@ class Story:
     def tell(self, entry: journal.Entry, after_s: float = 0.0) -> None:
         self.now_ns += round(after_s * NS)
         event = make_event(self.state.event_id + 1, self.now_ns, entry)
-        self.lines.append(encode_event(event))
+        self.lines.append(encode_line(event))
         self.state = take_event(self.state, event)
 
     def mark(self, name: str) -> None:
@@ -78,16 +80,32 @@ class Story:
     def open(self, why: AnyWhy, after_s: float = 0.0) -> None:
         self.cycle_id += 1
         self.opened_ns = self.now_ns + round(after_s * NS)
-        self.tell(journal.CycleOpened(cycle_id=self.cycle_id, why=why), after_s)
+        self.tell(journal.CycleOpened(cycle_id=self.cycle_id, why=why, roles=roles_after(NodeStep.REOPEN)), after_s)
 
-    def seal(self, ranks: list[int], standbys: list[int], summary: str, after_s: float = 0.002) -> None:
+    def seal(self, ranks: list[int], standbys: list[int], new: int, after_s: float = 0.002) -> None:
         placement = Placement(tuple(self.lives[r] for r in ranks), tuple(self.lives[r] for r in standbys))
         waited_s = (self.now_ns - self.opened_ns) / NS + after_s
         master = f"10.0.0.{10 + ranks[0]}:{20_000 + self.cycle_id}"
         self.tell(
-            journal.CycleSealed(cycle_id=self.cycle_id, placement=placement, waited_s=waited_s, master=master), after_s
+            journal.CycleSealed(
+                cycle_id=self.cycle_id,
+                placement=placement,
+                roles=roles_after(NodeStep.PASS_OVER),
+                waited_s=waited_s,
+                master=master,
+            ),
+            after_s,
         )
-        self.tell(journal.CyclePlaced(cycle_id=self.cycle_id, summary=summary))
+        self.tell(
+            journal.CyclePlaced(
+                cycle_id=self.cycle_id,
+                kept=len(ranks) - new,
+                moved=0,
+                new=new,
+                benched=0,
+                effect=f"spares cover any {count(len(standbys), 'node')}",
+            )
+        )
 
     def train(self, seconds: float, live: int) -> None:
         for _ in range(int(seconds // LOOK_S)):
@@ -154,7 +172,7 @@ def _gather(story: Story) -> None:
     story.join(9, 0.1)
     story.join(7, 0.1)
     story.arrive(7, 8, 9)
-    story.seal(list(range(8)), [8, 9], "kept=0 moved=0 new=8 benched=0; spares cover any 2 nodes")
+    story.seal(list(range(8)), [8, 9], new=8)
     story.train(4_320, 10)
 
 
@@ -167,7 +185,7 @@ def _crash(story: Story) -> None:
     story.mark("restarting")
     story.arrive(5, after_s=9.4)
     story.tell(journal.CycleSettled(cycle_id=1, failures=1, first=first))
-    story.seal(list(range(8)), [8, 9], "kept=8 moved=0 new=0 benched=0; spares cover any 2 nodes")
+    story.seal(list(range(8)), [8, 9], new=0)
     story.train(9_600, 10)
 
 
@@ -177,7 +195,7 @@ def _lose_and_flap(story: Story) -> None:
     story.open(lost)
     story.arrive(8, 9, after_s=0.1)
     story.arrive(0, 1, 2, 3, 4, 5, 7, after_s=3.1)
-    story.seal([0, 1, 2, 3, 4, 5, 8, 7], [9], "kept=7 moved=0 new=1 benched=0; spares cover any 1 node")
+    story.seal([0, 1, 2, 3, 4, 5, 8, 7], [9], new=1)
     story.train(600, 9)
     for _ in range(2):
         story.join(6, 30.0, is_spare=True)
@@ -195,15 +213,23 @@ def _drain(story: Story) -> None:
     called = (story.lives[2],)
     reason = "an operator asked for it: fan alarm"
     story.tell(
-        journal.CycleCalled(cycle_id=3, incarnations=called, nodes=(story.name(2),), reason=reason), after_s=60.0
+        journal.CycleCalled(
+            cycle_id=3, incarnations=called, roles=(Role.ACTIVE,), nodes=(story.name(2),), reason=reason
+        ),
+        after_s=60.0,
     )
     story.open(NodesDrain((story.name(2),), 1), 48.0)
     story.arrive(9, 6, after_s=0.1)
     story.arrive(0, 1, 3, 4, 5, 8, 7, after_s=2.2)
-    story.seal([0, 1, 9, 3, 4, 5, 8, 7], [6], "kept=7 moved=0 new=1 benched=0; spares cover any 1 node")
+    story.seal([0, 1, 9, 3, 4, 5, 8, 7], [6], new=1)
     story.tell(
         journal.NodeWent(
-            cycle_id=4, incarnation=story.lives[2], node=story.name(2), outcome=Outcome.DRAINED, reason=reason
+            cycle_id=4,
+            incarnation=story.lives[2],
+            node=story.name(2),
+            role=Role.HOT_SPARE,
+            outcome=Outcome.DRAINED,
+            reason=reason,
         ),
         0.4,
     )
@@ -217,7 +243,7 @@ def _end(story: Story) -> None:
     story.arrive(0, 1, 9, 3, 5, 8, 7, after_s=2.6)
     story.arrive(4, after_s=1.9)
     story.tell(journal.CycleSettled(cycle_id=4, failures=1, first=second))
-    story.seal([0, 1, 9, 3, 4, 5, 8, 7], [6], "kept=8 moved=0 new=0 benched=0; spares cover any 1 node")
+    story.seal([0, 1, 9, 3, 4, 5, 8, 7], [6], new=0)
     story.train(3_000, 9)
     story.mark("before the end")
 
@@ -231,6 +257,7 @@ def _end(story: Story) -> None:
                 cycle_id=5,
                 incarnation=story.lives[rank],
                 node=story.name(rank),
+                role=Role.FINISHED,
                 outcome=Outcome.SUCCEEDED,
                 reason=gone,
             )
@@ -238,6 +265,11 @@ def _end(story: Story) -> None:
     closed = "run 'llm-7b' is closed: succeeded"
     story.tell(
         journal.NodeWent(
-            cycle_id=5, incarnation=story.lives[6], node=story.name(6), outcome=Outcome.LEFT, reason=closed
+            cycle_id=5,
+            incarnation=story.lives[6],
+            node=story.name(6),
+            role=Role.STANDBY,
+            outcome=Outcome.LEFT,
+            reason=closed,
         )
     )

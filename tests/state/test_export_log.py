@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ft_rendezvous.state.model.events import StateTold, decode_event, encode_state, take_event
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import StateTold, decode_line, encode_state, take_event
+from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.record.export_log import ExportLog
 from ft_rendezvous.state.record.folders import list_files, run_folder
 from ft_rendezvous.state.record.stream import Stream
@@ -38,7 +38,7 @@ def state_of(paths: list[Path]) -> RunState:
     for path in paths:
         assert path.read_bytes().endswith(b"\n")
         for line in path.read_bytes().splitlines():
-            state = take_event(state, decode_event(line))
+            state = take_event(state, decode_line(line))
     return state
 
 
@@ -67,7 +67,7 @@ def test_files_are_rotated_and_each_can_be_read_alone(tmp_path: Path) -> None:
     paths = log_files(tmp_path)
     assert len(paths) > 1, [path.stat().st_size for path in paths]
     for path in paths[1:]:
-        assert isinstance(decode_event(path.read_bytes().splitlines()[0]).event, StateTold)
+        assert isinstance(decode_line(path.read_bytes().splitlines()[0]).event, StateTold)
     for first in range(len(paths)):
         assert encode_state(state_of(paths[first:])) == encode_state(recording.state)
 
@@ -168,7 +168,7 @@ def test_a_slow_disk_holds_nobody_up_and_memory_does_not_grow() -> None:
     assert stream.dropped > 0
     told = stream.take()
     assert told is not None
-    assert encode_state(take_event(RunState(), decode_event(told))) == encode_state(recording.state)
+    assert encode_state(take_event(RunState(), decode_line(told))) == encode_state(recording.state)
     stream.close()
     assert stream.take() is None
 

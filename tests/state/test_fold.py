@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.lifecycle import NodeStep, Role, roles_after
 from ft_rendezvous.core.model import (
     AnyWhy,
     FirstCycle,
@@ -24,19 +25,19 @@ from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.errors import ProtocolBug
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import encode_state
-from ft_rendezvous.state.model.fold import FAILURES_KEPT, fold
-from ft_rendezvous.state.model.known import NS, RunState, role_of
+from ft_rendezvous.state.model.fold import NODE_FAILURES_KEPT, apply_entry
 from ft_rendezvous.state.model.records import (
-    CYCLE_TABLE,
-    NODE_TABLE,
-    RUN_TABLE,
+    CYCLE_STATUS_TABLE,
+    NODE_STATUS_TABLE,
+    RUN_STATUS_TABLE,
     CycleStatus,
     NodeRole,
     NodeStatus,
     RunStatus,
     step,
 )
-from ft_rendezvous.state.model.view import reconcile, view_cycles, view_nodes, view_run, view_vanished
+from ft_rendezvous.state.model.run_state import NS, RunState
+from ft_rendezvous.state.model.view import has_vanished, view_cycles, view_nodes, view_run, view_vanished
 
 
 class Story:
@@ -52,14 +53,15 @@ class Story:
     def tell(self, *entries: journal.Entry, after_s: float = 0.0) -> None:
         self.now_s += after_s
         for entry in entries:
-            fold(self.state, self.state.event_id + 1, self.now_ns, entry)
+            apply_entry(self.state, self.state.event_id + 1, self.now_ns, entry)
 
     @property
     def now_ns(self) -> int:
         return round(self.now_s * NS)
 
     def open(self, cycle_id: int, why: AnyWhy | None = None, after_s: float = 0.0) -> None:
-        self.tell(journal.CycleOpened(cycle_id=cycle_id, why=why or FirstCycle()), after_s=after_s)
+        roles = roles_after(NodeStep.REOPEN)
+        self.tell(journal.CycleOpened(cycle_id=cycle_id, why=why or FirstCycle(), roles=roles), after_s=after_s)
 
     def join(self, *numbers: int) -> None:
         for number in numbers:
@@ -85,7 +87,13 @@ class Story:
 
     def seal(self, cycle_id: int, ranks: list[int], standbys: list[int] | None = None, after_s: float = 0.0) -> None:
         placement = Placement(tuple(self.names[n] for n in ranks), tuple(self.names[n] for n in standbys or []))
-        entry = journal.CycleSealed(cycle_id=cycle_id, placement=placement, waited_s=after_s, master="h:1")
+        entry = journal.CycleSealed(
+            cycle_id=cycle_id,
+            placement=placement,
+            roles=roles_after(NodeStep.PASS_OVER),
+            waited_s=after_s,
+            master="h:1",
+        )
         self.tell(entry, after_s=after_s)
 
     def lose(self, number: int, silent_s: float = 5.0, after_s: float = 0.0) -> None:
@@ -103,7 +111,7 @@ class Story:
         return self.state.status
 
     def role(self, number: int) -> NodeRole:
-        return role_of(self.state, self.state.members[self.names[number]])
+        return self.state.members[self.names[number]].role
 
 
 def training(**options: int) -> Story:
@@ -120,7 +128,7 @@ def training(**options: int) -> Story:
 
 @pytest.mark.parametrize(
     ("table", "statuses"),
-    [(RUN_TABLE, RunStatus), (CYCLE_TABLE, CycleStatus), (NODE_TABLE, NodeStatus)],
+    [(RUN_STATUS_TABLE, RunStatus), (CYCLE_STATUS_TABLE, CycleStatus), (NODE_STATUS_TABLE, NodeStatus)],
     ids=["run", "cycle", "node"],
 )
 def test_a_table_says_of_every_pair_whether_it_may_happen(table, statuses) -> None:  # type: ignore[no-untyped-def]
@@ -225,11 +233,18 @@ def test_quarantined_drained_and_refused() -> None:
     )
     story.tell(fence)
     assert story.role(0) is NodeRole.QUARANTINED
-    called = journal.CycleCalled(cycle_id=1, incarnations=(story.names[1],), nodes=("n",), reason="SIGUSR1")
+    called = journal.CycleCalled(
+        cycle_id=1, incarnations=(story.names[1],), roles=(Role.ACTIVE,), nodes=("n",), reason="SIGUSR1"
+    )
     story.tell(called)
     assert "draining: SIGUSR1" in view_nodes(story.state)[0].status_detail
     went = journal.NodeWent(
-        cycle_id=1, incarnation=story.names[1], node="n", outcome=Outcome.DRAINED, reason="asked to go"
+        cycle_id=1,
+        incarnation=story.names[1],
+        node="n",
+        role=Role.ACTIVE,
+        outcome=Outcome.DRAINED,
+        reason="asked to go",
     )
     story.tell(went)
     assert story.role(1) is NodeRole.DRAINED
@@ -254,11 +269,11 @@ def test_failures_are_kept_with_code_error_and_log() -> None:
         log_path="/logs/3/stderr.log",
         last_words="RuntimeError: boom",
     )
-    for _ in range(FAILURES_KEPT + 2):
+    for _ in range(NODE_FAILURES_KEPT + 2):
         story.tell(journal.WorkersEnded(failure=note))
     story.tell(journal.CycleSettled(cycle_id=1, failures=1, first=note))
     node = view_nodes(story.state)[0]
-    assert (node.failure_count, len(node.failures)) == (FAILURES_KEPT + 2, FAILURES_KEPT)
+    assert (node.failure_count, len(node.failures)) == (NODE_FAILURES_KEPT + 2, NODE_FAILURES_KEPT)
     failed = node.failures[0]
     assert (failed.exit_code, failed.rank, failed.log_path) == (1, 3, "/logs/3/stderr.log")
     assert failed.error == "exit code 1: RuntimeError: boom"
@@ -350,6 +365,45 @@ def test_workers_failed_and_a_node_is_lost_that_had_come_for_the_next_world() ->
     assert {cause: lost.seconds for cause, lost in run.lost.items()} == {"workers_failed": pytest.approx(6.0)}
 
 
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["before the seal", "after the seal"])
+def test_a_corrected_cause_replaces_the_first_one(is_sealed: bool) -> None:
+    story = training()
+    story.open(2, WorkersFailed("n1", 1, "connection reset"), after_s=100.0)
+    story.arrive(2, 1, 2)
+    lost = NodesLost(("n0",), (0,))
+    correction = journal.CauseCorrected(cycle_id=2, why=lost)
+    if is_sealed:
+        story.seal(2, [2, 1], after_s=3.0)
+        story.tell(correction)
+    else:
+        story.tell(correction)
+        assert story.state.status_detail == "lost n0 (rank 0)"
+        story.seal(2, [2, 1], after_s=3.0)
+    first, second = view_cycles(story.state, story.now_ns)
+    assert (second.why, second.why_text, second.opened_by) == (lost, "lost n0 (rank 0)", "n0")
+    assert second.lost_s == pytest.approx(3.0)
+    assert second.lost_cause == "nodes_lost"
+    assert first.status_detail == "lost n0 (rank 0)"
+    run = view_run(story.state, story.now_ns)
+    assert run is not None
+    assert {cause: each.times for cause, each in run.lost.items()} == {"nodes_lost": 1}
+    assert run.lost["nodes_lost"].seconds == pytest.approx(3.0)
+    assert run.status_detail == "2 nodes train in cycle 2"
+
+
+def test_a_correction_moves_the_time_of_its_own_cycle_alone() -> None:
+    story = training()
+    for cycle_id in (2, 3):
+        story.open(cycle_id, WorkersFailed("n1", 1, "connection reset"), after_s=100.0)
+        story.arrive(cycle_id, 1, 2)
+        story.seal(cycle_id, [2, 1], after_s=float(cycle_id))
+    story.tell(journal.CauseCorrected(cycle_id=2, why=NodesLost(("n0",), (0,))))
+    assert {cause: (each.times, each.lost_ns // NS) for cause, each in story.state.lost.items()} == {
+        "nodes_lost": (1, 2),
+        "workers_failed": (1, 3),
+    }
+
+
 def test_a_finished_node_that_is_lost_broke_nothing() -> None:
     story = training()
     story.tell(journal.NodeFinished(cycle_id=1, incarnation=story.names[0], node="n"), after_s=10.0)
@@ -369,7 +423,8 @@ def test_who_had_arrived_and_goes_is_waited_for_again() -> None:
     assert view_cycles(story.state, story.now_ns)[-1].status_detail == "waiting for 1 of 4 nodes"
     story.lose(0)
     names = (story.names[1],)
-    story.tell(journal.CycleCalled(cycle_id=1, incarnations=names, nodes=names, reason="maintenance"))
+    roles = (Role.HOT_SPARE,)
+    story.tell(journal.CycleCalled(cycle_id=1, incarnations=names, roles=roles, nodes=names, reason="maintenance"))
     story.lose(1)  # Counted out once.
     story.lose(3)  # It never was counted in.
     cycle = view_cycles(story.state, story.now_ns)[-1]
@@ -391,15 +446,15 @@ def test_a_node_that_was_fenced_may_still_say_that_it_is_unfit() -> None:
 
 def test_a_coordinator_that_vanished_leaves_an_aborted_run() -> None:
     story = training()
-    assert not reconcile(story.state, story.now_ns + 10 * NS)
-    assert reconcile(story.state, story.now_ns + 16 * NS)
+    assert not has_vanished(story.state, story.now_ns + 10 * NS)
+    assert has_vanished(story.state, story.now_ns + 16 * NS)
     run = view_run(story.state, story.now_ns)
     assert run is not None
     gone = view_vanished(run, story.state.time_ns)
     assert (gone.status, gone.end_time_ns) == (RunStatus.ABORTED, story.state.time_ns)
     assert "RUNNING" in gone.status_detail
     story.tell(journal.RunEnded(verdict=Verdict(VerdictKind.SUCCEEDED)))
-    assert not reconcile(story.state, story.now_ns + 1000 * NS)
+    assert not has_vanished(story.state, story.now_ns + 1000 * NS)
 
 
 def test_before_anything_is_known_there_is_no_run() -> None:
@@ -455,19 +510,34 @@ def test_the_dead_are_forgotten_in_the_end() -> None:
 
 
 def test_folding_one_event_costs_the_same_however_many_nodes_there_are() -> None:
-    """As a ratio of the best of several, for events that name no nodes."""
+    """As a ratio of the best of several, for events that neither open nor seal a cycle."""
 
     def cost(nodes: int) -> float:
         story = Story(nodes=nodes, wanted=nodes)
         cycles_of_a_crowd(story, 1, 2)
         best = float("inf")
-        for cycle_id in range(3, 60):
-            why = WorkersFailed("n", 0, "exit code 1")
-            story.state.status, story.state.sealed_in = RunStatus.RUNNING, cycle_id - 1
+        for turn in range(60):
             began = time.perf_counter()
-            story.open(cycle_id, why)
-            story.tell(journal.CycleWaits(cycle_id=cycle_id, reason="x"))
+            story.tell(journal.CycleWaits(cycle_id=2, reason="x"))
+            story.tell(journal.NodesSilent(cycle_id=2, silent_s={story.names[0]: 2.5}))
+            story.tell(journal.NodesHeard(cycle_id=2, incarnations=(story.names[0],)))
+            story.tell(journal.Looked(cycle_id=2, live=nodes, oldest_s=0.1, operations=turn))
             best = min(best, time.perf_counter() - began)
         return best
 
     assert cost(10_000) < 20 * cost(10)
+
+
+def test_opening_a_cycle_costs_no_more_than_the_arrivals_and_the_seal_before_it() -> None:
+    story = Story(nodes=10_000, wanted=10_000)
+    cycles_of_a_crowd(story, 1, 1)
+    everybody = range(len(story.names))
+    opening_s = sealing_s = float("inf")
+    for cycle_id in range(2, 12):
+        began = time.perf_counter()
+        story.open(cycle_id, WorkersFailed("n", 0, "exit code 1"))
+        opened = time.perf_counter()
+        story.arrive(cycle_id, *everybody)
+        story.seal(cycle_id, list(everybody))
+        opening_s, sealing_s = min(opening_s, opened - began), min(sealing_s, time.perf_counter() - opened)
+    assert opening_s < sealing_s

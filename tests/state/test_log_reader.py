@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ft_rendezvous.errors import StateUnavailable
-from ft_rendezvous.state.model.events import decode_event, encode_state, tell_state
-from ft_rendezvous.state.model.known import NS, RunState
+from ft_rendezvous.state.model.events import decode_line, encode_state, encode_state_line
+from ft_rendezvous.state.model.run_state import NS, RunState
 from ft_rendezvous.state.model.view import view_cycles, view_nodes, view_run
-from ft_rendezvous.state.read.log_reader import Gap, LogReader, follow, load, read_events
+from ft_rendezvous.state.read.log_reader import EventLogReader, Gap, follow_log, load, read_events
 from ft_rendezvous.state.record.folders import choose_run, find_runs
 from tests.state.layout import fold_all, lay_out, path_of, split
-from tests.state.recording import record_seed
+from tests.state.recording import eventful_seed, record_seed
 
 SEEDS = (3, 5, 8, 10, 11)
 record = cache(lambda seed: tuple(record_seed(seed).lines))
@@ -39,8 +39,8 @@ def states_after(lines: tuple[bytes, ...]) -> list[bytes]:
 known_states = cache(lambda seed: states_after(record(seed)))
 
 
-def read_all(folder: Path) -> tuple[RunState, LogReader]:
-    reader = LogReader(folder)
+def read_all(folder: Path) -> tuple[RunState, EventLogReader]:
+    reader = EventLogReader(folder)
     for _ in reader.read():
         pass
     reader.close()
@@ -63,30 +63,30 @@ def encoded(state: RunState) -> bytes:
 
 @pytest.mark.parametrize("per_file", [7, 20, 1_000])
 def test_a_whole_log_is_the_fold_of_all_its_events(tmp_path: Path, per_file: int) -> None:
-    folder = lay_out(tmp_path, record(8), per_file=per_file)
+    folder = lay_out(tmp_path, record(eventful_seed()), per_file=per_file)
     state, reader = read_all(folder)
-    assert encoded(state) == known_states(8)[-1]
+    assert encoded(state) == known_states(eventful_seed())[-1]
     assert reader.missing.is_empty()
-    assert [event.event_id for event in read_events(folder)] == list(range(1, len(record(8)) + 1))
+    assert [event.event_id for event in read_events(folder)] == list(range(1, len(record(eventful_seed())) + 1))
     quick, missing = load(folder)
-    assert encoded(quick) == known_states(8)[-1]
+    assert encoded(quick) == known_states(eventful_seed())[-1]
     assert missing.is_empty()
 
 
 def test_a_reader_who_wants_the_newest_does_not_read_old_files(tmp_path: Path) -> None:
-    folder = lay_out(tmp_path, record(8), per_file=20)
+    folder = lay_out(tmp_path, record(eventful_seed()), per_file=20)
     for number in (1, 2):
         path_of(folder, number).write_bytes(b"not to be read\n")
     state, missing = load(folder)
-    assert encoded(state) == known_states(8)[-1]
+    assert encoded(state) == known_states(eventful_seed())[-1]
     assert missing.is_empty()
 
 
 def test_events_after_one_are_read_from_the_file_that_has_them(tmp_path: Path) -> None:
-    folder = lay_out(tmp_path, record(8), per_file=20)
+    folder = lay_out(tmp_path, record(eventful_seed()), per_file=20)
     path_of(folder, 1).write_bytes(b"not to be read\n")
-    reader = LogReader(folder, after=30)
-    assert [told.event.event_id for told in reader.read()] == list(range(21, len(record(8)) + 1))
+    reader = EventLogReader(folder, after=30)
+    assert [told.event.event_id for told in reader.read()] == list(range(21, len(record(eventful_seed())) + 1))
     assert reader.missing.is_empty()
 
 
@@ -141,7 +141,7 @@ def test_with_flipped_bytes_it_never_raises_and_never_guesses(seed: int, per_fil
 
 def _is_an_event(line: bytes) -> bool:
     try:
-        decode_event(line)
+        decode_line(line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return False
     return True
@@ -165,29 +165,29 @@ def test_without_some_of_its_files_the_others_are_read(seed: int, per_file: int,
 
 
 def test_after_a_damaged_line_nothing_counts_until_the_state_is_told_again(tmp_path: Path) -> None:
-    lines = record(8)
+    lines = record(eventful_seed())
     folder = lay_out(tmp_path, lines, per_file=20)
     path = path_of(folder, 2)
     files = split(lines, 20)
     path.write_bytes(b"".join([*files[1][:6], b'{"event_id":26,#\n', *files[1][7:]]))
-    reader = LogReader(folder)
+    reader = EventLogReader(folder)
     ids = [told.event.event_id for told in reader.read()]
     assert ids == [*range(1, 26), 40, *range(41, len(lines) + 1)]
     assert reader.missing.events == 15
     assert reader.missing.damaged_lines == 1
     assert reader.missing.gaps == [Gap(26, 40)]
     assert not reader.missing.at_end
-    assert encoded(reader.state) == known_states(8)[-1]
+    assert encoded(reader.state) == known_states(eventful_seed())[-1]
 
 
 def test_a_verdict_behind_the_damage_is_heard(tmp_path: Path) -> None:
     """The state stays at what was read without a gap, but nobody says that its coordinator vanished."""
-    lines = [*record(8)[:30], *record(8)[31:]]
+    lines = [*record(eventful_seed())[:30], *record(eventful_seed())[31:]]
     folder = tmp_path / "sim-1"
     folder.mkdir()
     path_of(folder, 1).write_bytes(b"".join(lines))
     state, reader = read_all(folder)
-    assert encoded(state) == known_states(8)[30]
+    assert encoded(state) == known_states(eventful_seed())[30]
     assert reader.verdict is not None
     assert reader.missing.events == len(lines) + 1 - 30
     assert reader.missing.at_end
@@ -196,23 +196,23 @@ def test_a_verdict_behind_the_damage_is_heard(tmp_path: Path) -> None:
 
 def test_an_event_that_cannot_follow_leaves_the_state_before_it(tmp_path: Path) -> None:
     """JSON all the same, of a node that never was: half an event must not stay behind."""
-    lines = list(record(8))
+    lines = list(record(eventful_seed()))
     place = next(place for place, line in enumerate(lines) if b'"CycleSealed"' in line)
-    seal = decode_event(lines[place]).event
+    seal = decode_line(lines[place]).event
     lines[place] = lines[place].replace(seal.placement.ranks[-1].encode(), b"f" * 16)  # type: ignore[union-attr]
     folder = tmp_path / "sim-1"
     folder.mkdir()
     path_of(folder, 1).write_bytes(b"".join(lines))
     state, reader = read_all(folder)
-    assert encoded(state) == known_states(8)[place]
+    assert encoded(state) == known_states(eventful_seed())[place]
     assert reader.missing.damaged_lines == 1
 
 
 def test_a_file_of_zeros_is_damage(tmp_path: Path) -> None:
-    folder = lay_out(tmp_path, record(8), per_file=20)
+    folder = lay_out(tmp_path, record(eventful_seed()), per_file=20)
     path_of(folder, 2).write_bytes(bytes(3_000_000))
     state, reader = read_all(folder)
-    assert encoded(state) == known_states(8)[-1]
+    assert encoded(state) == known_states(eventful_seed())[-1]
     assert (reader.missing.events, reader.missing.damaged_lines) == (20, 1)
 
 
@@ -227,7 +227,7 @@ def test_an_empty_log_is_an_empty_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_a_newer_schema_is_told(tmp_path: Path, count: int) -> None:
-    lines = [line.replace(b'"schema_version":1', b'"schema_version":2') for line in record(8)[:count]]
+    lines = [line.replace(b'"schema_version":1', b'"schema_version":2') for line in record(eventful_seed())[:count]]
     folder = tmp_path / "job-1"
     folder.mkdir()
     path_of(folder, 1).write_bytes(b"".join(lines))
@@ -250,14 +250,14 @@ def test_a_newer_schema_is_told_whatever_else_is_new(tmp_path: Path) -> None:
 @pytest.mark.parametrize("per_file", [5, 1_000])
 def test_what_is_written_is_followed_across_files_until_the_run_ends(tmp_path: Path, per_file: int) -> None:
     """Written byte for byte in odd pieces, so that lines are met torn."""
-    files = split(record(8), per_file)
+    files = split(record(eventful_seed()), per_file)
     folder = tmp_path / "sim-1"
     folder.mkdir()
     path_of(folder, 1).touch()
     seen: list[int] = []
 
     def read() -> None:
-        seen.extend(told.event.event_id for told in follow(folder, poll_s=0.001, clock_ns=lambda: 0))
+        seen.extend(told.event.event_id for told in follow_log(folder, poll_s=0.001, clock_ns=lambda: 0))
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -268,37 +268,37 @@ def test_what_is_written_is_followed_across_files_until_the_run_ends(tmp_path: P
                 file.write(content[start : start + 97])
     thread.join(timeout=20)
     assert not thread.is_alive()
-    assert seen == list(range(1, len(record(8)) + 1))
+    assert seen == list(range(1, len(record(eventful_seed())) + 1))
 
 
 def test_a_torn_line_that_its_writer_takes_back_is_no_damage(tmp_path: Path) -> None:
     """A full disk: half a line is cut off again, and when there is room the state is told."""
-    folder = lay_out(tmp_path, record(8)[:30])
+    folder = lay_out(tmp_path, record(eventful_seed())[:30])
     path = path_of(folder, 1)
     whole = path.read_bytes()
-    path.write_bytes(whole + record(8)[30][:-40])
-    reader = LogReader(folder)
+    path.write_bytes(whole + record(eventful_seed())[30][:-40])
+    reader = EventLogReader(folder)
     assert len(list(reader.read())) == 30
     assert reader.missing.torn
-    told = tell_state(fold_all(RunState(), record(8)[:33]))
-    path.write_bytes(whole + told + record(8)[33])
+    told = encode_state_line(fold_all(RunState(), record(eventful_seed())[:33]))
+    path.write_bytes(whole + told + record(eventful_seed())[33])
     assert [each.event.event_id for each in reader.read()] == [33, 34]
     assert reader.missing.damaged_lines == 0
     assert reader.missing.gaps == [Gap(31, 33)]
     assert not reader.missing.torn
-    assert encoded(reader.state) == known_states(8)[34]
+    assert encoded(reader.state) == known_states(eventful_seed())[34]
 
 
 def test_following_ends_when_the_coordinator_has_vanished(tmp_path: Path) -> None:
-    folder = lay_out(tmp_path, record(8)[:40])
-    last_ns = decode_event(record(8)[39]).timestamp_ns
-    began = decode_event(record(8)[0]).event
+    folder = lay_out(tmp_path, record(eventful_seed())[:40])
+    last_ns = decode_line(record(eventful_seed())[39]).timestamp_ns
+    began = decode_line(record(eventful_seed())[0]).event
     leases_ns = round(3 * NS * float(began.settings["lease_timeout"]))  # type: ignore[union-attr]
     times = iter([last_ns, last_ns + leases_ns, last_ns + leases_ns + 1])
     slept: list[float] = []
-    told = list(follow(folder, after=38, clock_ns=lambda: next(times), sleep=slept.append))
+    told = list(follow_log(folder, after=38, clock_ns=lambda: next(times), sleep=slept.append))
     assert [each.event.event_id for each in told] == [39, 40]
-    assert [each.line for each in told] == list(record(8)[38:40])
+    assert [each.line for each in told] == list(record(eventful_seed())[38:40])
     assert len(slept) == 3
 
 
@@ -310,7 +310,7 @@ def test_runs_are_found_newest_first_by_name_id_or_folder(tmp_path: Path) -> Non
     newer = lay_out(tmp_path, record(5), name="job_8-bbbb")
     path = path_of(newer, 1)
     path.write_bytes(path.read_bytes().replace(b'"timestamp_ns":18', b'"timestamp_ns":19'))
-    told = tell_state(fold_all(RunState(), record(8)))
+    told = encode_state_line(fold_all(RunState(), record(eventful_seed())))
     half = tmp_path / "job_6-cccc"
     half.mkdir()
     path_of(half, 4).write_bytes(told.replace(b'"timestamp_ns":18', b'"timestamp_ns":17', 1))

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ft_rendezvous.state.model.events import copy_state, decode_event, encode_state, replay, take_event, tell_state
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import (
+    copy_state,
+    decode_line,
+    encode_state,
+    encode_state_line,
+    replay,
+    take_event,
+)
+from ft_rendezvous.state.model.run_state import RunState
 from tests.state.recording import record_seed
 
 SEEDS = range(300)
@@ -25,8 +32,8 @@ def test_who_begins_in_the_middle_with_a_told_state_ends_with_the_same(seed: int
     recording = record_seed(seed)
     state, middle = RunState(), len(recording.lines) // 2
     for line in recording.lines[:middle]:
-        state = take_event(state, decode_event(line))
-    lines = [tell_state(state), *recording.lines[middle:]]
+        state = take_event(state, decode_line(line))
+    lines = [encode_state_line(state), *recording.lines[middle:]]
     assert encode_state(replay(iter(lines))) == encode_state(recording.state)
 
 

@@ -8,22 +8,25 @@ from pathlib import Path
 import pytest
 
 from ft_rendezvous.cli.report import read_report
-from ft_rendezvous.state.model.known import NS, RunState
+from ft_rendezvous.core.model import NodesLost, VerdictKind
+from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model.run_state import NS, RunState
 from ft_rendezvous.state.model.view import view_run
-from ft_rendezvous.state.read.log_reader import Gap, LogReader
+from ft_rendezvous.state.read.log_reader import EventLogReader, Gap
 from ft_rendezvous.state.read.sources import Picture
-from ft_rendezvous.state.report.page import write_page
+from ft_rendezvous.state.report.markdown import write_page
 from ft_rendezvous.state.report.plots import CannotDraw, draw_timeline
-from ft_rendezvous.state.report.report import Phase, Report
+from ft_rendezvous.state.report.run_report import RunPhase, RunReport
 from tests.state.layout import lay_out, path_of
+from tests.state.page.story import Story
 from tests.state.recording import record_seed
 from tests.state.story import tell_story
 
 PNG = b"\x89PNG"
 
 
-def report_of(folder: Path, end_ns: int | None = None) -> tuple[Report, RunState]:
-    reader, report = LogReader(folder), Report()
+def report_of(folder: Path, end_ns: int | None = None) -> tuple[RunReport, RunState]:
+    reader, report = EventLogReader(folder), RunReport()
     for told in reader.read():
         report.take(told.event, reader.state)
     reader.close()
@@ -31,7 +34,7 @@ def report_of(folder: Path, end_ns: int | None = None) -> tuple[Report, RunState
     return report, reader.state
 
 
-def told_story(place: Path, upto: str | None = None) -> tuple[Picture, Report]:
+def told_story(place: Path, upto: str | None = None) -> tuple[Picture, RunReport]:
     story = tell_story()
     lines = story.lines[: story.marks[upto]] if upto else story.lines
     return read_report(lay_out(place, lines), story.now_ns)
@@ -42,8 +45,8 @@ def test_time_adds_up_to_what_the_fold_counts(tmp_path: Path, seeds: range) -> N
     for seed in seeds:
         report, state = report_of(lay_out(tmp_path, record_seed(seed).lines, name=f"sim-{seed}"))
         seconds = report.seconds()
-        trained = sum(spent for (phase, _), spent in seconds.items() if phase is Phase.TRAINING)
-        lost = {cause: spent for (phase, cause), spent in seconds.items() if phase is Phase.LOST}
+        trained = sum(spent for (phase, _), spent in seconds.items() if phase is RunPhase.TRAINING)
+        lost = {cause: spent for (phase, cause), spent in seconds.items() if phase is RunPhase.LOST}
         run = view_run(state, state.end_ns or state.time_ns)
         assert run is not None
         assert trained == pytest.approx(run.trained_s), f"seed {seed}"
@@ -52,6 +55,29 @@ def test_time_adds_up_to_what_the_fold_counts(tmp_path: Path, seeds: range) -> N
             assert before.end_ns == after.start_ns
         if report.spans and state.end_ns is not None:
             assert (report.spans[0].start_ns, report.spans[-1].end_ns) == (state.start_ns, state.end_ns)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["before the seal", "after the seal"])
+def test_lost_time_is_reported_under_the_corrected_cause(tmp_path: Path, is_sealed: bool) -> None:
+    story = Story(began_ago_s=600)
+    story.begin(5, 4)
+    story.wait(300)
+    victim = story.node(2)
+    story.fail(1, "connection reset")
+    correction = journal.CauseCorrected(cycle_id=2, why=NodesLost((victim.name,), (2,)))
+    if not is_sealed:
+        story.tell(correction)
+    story.recover(4, 3.0)
+    if is_sealed:
+        story.tell(correction)
+    story.wait(10)
+    story.end(VerdictKind.SUCCEEDED)
+    picture, report = read_report(lay_out(tmp_path, story.lines), story.state.time_ns)
+    assert [(span.phase, span.cause) for span in report.spans if span.cause] == [(RunPhase.LOST, "nodes_lost")]
+    page = write_page(picture, report)
+    assert "lost: nodes lost" in page
+    assert "lost: workers failed" not in page
+    assert f"lost {victim.name} (rank 2)" in page
 
 
 def test_the_story_has_its_slow_its_flapping_and_its_failed(tmp_path: Path) -> None:
@@ -74,7 +100,7 @@ def test_a_gap_is_shown_as_time_that_nobody_knows(tmp_path: Path) -> None:
     folder = lay_out(tmp_path, story.lines, per_file=40)
     path_of(folder, 2).unlink()
     picture, report = read_report(folder, story.now_ns)
-    unknown = [span for span in report.spans if span.phase is Phase.UNKNOWN]
+    unknown = [span for span in report.spans if span.phase is RunPhase.UNKNOWN]
     assert len(unknown) == 1
     assert picture.missing is not None
     assert picture.missing.gaps == [Gap(41, 80)]

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,10 +15,11 @@ import msgspec
 import pytest
 
 from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
-from ft_rendezvous.state.model.events import decode_event, tell_state
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import decode_line, encode_state_line
+from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.read.http_source import HttpSource
 from ft_rendezvous.state.read.sources import FolderSource, Picture, StoreSource, picture_state
+from ft_rendezvous.state.read.store_query import QueryAnswer, QueryClient
 from tests.state.layout import fold_all, lay_out
 from tests.state.story import tell_story
 
@@ -76,7 +76,7 @@ class Stand(BaseHTTPRequestHandler):
             lines = lines[: self.breaks.pop(0)]
         self.wfile.write(b": hello\n\n")
         for line in lines:
-            event = decode_event(line)
+            event = decode_line(line)
             kind = type(event.event).__name__.encode()
             self.wfile.write(b"id: %d\nevent: %s\ndata: %s\n\n" % (event.event_id, kind, line.rstrip(b"\n")))
 
@@ -94,26 +94,20 @@ def serving(*breaks: int, run: object = PICTURE.run) -> Iterator[str]:
         server.server_close()
 
 
-@dataclass
-class Glimpse:
-    state: RunState
-    lines: list[bytes]
-
-
-class StandIn:
+class StandIn(QueryClient):
     """A store's window at growing numbers of events, of which the newest few are kept; then the store is gone."""
 
     def __init__(self, *sizes: int, kept: int = 1_000) -> None:
         self.sizes, self.kept = list(sizes), kept
         self.asked: list[int] = []
 
-    def look(self, after: int) -> Glimpse:
+    def look(self, after: int) -> QueryAnswer:
         if not self.sizes:
             raise StoreUnavailable("host:29400", "it went silent")
         self.asked.append(after)
         size = self.sizes.pop(0)
         first = max(after, size - self.kept)
-        return Glimpse(fold_all(RunState(), story.lines[:size]), story.lines[first:size])
+        return QueryAnswer(fold_all(RunState(), story.lines[:size]), story.lines[first:size])
 
 
 def told(picture: Picture) -> bytes:
@@ -138,7 +132,7 @@ def test_a_store_is_followed_to_the_end_of_its_run() -> None:
     slept: list[float] = []
     lines = list(StoreSource(visitor, lambda: END_NS, slept.append).lines(0, True))
     # What lies between is not kept any more, and that is told.
-    assert lines == [*story.lines[:90], tell_state(fold_all(RunState(), story.lines))]
+    assert lines == [*story.lines[:90], encode_state_line(fold_all(RunState(), story.lines))]
     assert visitor.asked == [0, 40, 40, 90, len(story.lines)]
 
 

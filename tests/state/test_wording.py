@@ -6,12 +6,13 @@ from typing import get_args
 
 import pytest
 
-from ft_rendezvous.core.model import AnyWhy, Outcome
+from ft_rendezvous.core.lifecycle import Role
+from ft_rendezvous.core.model import AnyWhy, NodesLost, Outcome
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.protocol.codec import BadRecord
-from ft_rendezvous.state.model.events import decode_event, make_event, tell_state
-from ft_rendezvous.state.model.known import RunState, cause_of
-from ft_rendezvous.state.model.wording import CAUSES, describe, local_time, names_in
+from ft_rendezvous.state.model.events import SOURCES, StateTold, decode_line, encode_state_line, make_event
+from ft_rendezvous.state.model.run_state import RunState, cause_of
+from ft_rendezvous.state.model.wording import CAUSE_WORDS, describe, local_time, names_in
 from ft_rendezvous.state.read.log_reader import Missing, describe_missing
 from ft_rendezvous.text import clean, duration
 from tests.state.recording import record_seed
@@ -34,26 +35,48 @@ def test_every_kind_of_event_has_its_sentence() -> None:
     rare: list[journal.Entry] = [
         journal.RecordRefused(cycle_id=1, record=BadRecord("no record", "x")),
         journal.HostLeft(),
+        journal.CauseCorrected(cycle_id=2, why=NodesLost(("n1",), (3,))),
         journal.NodeUnhealthy(cycle_id=1, incarnation="a" * 16, node="n1", reason="a bad disk"),
-        journal.CycleCalled(cycle_id=1, incarnations=(), nodes=(), reason="growth"),
+        journal.CycleCalled(cycle_id=1, incarnations=(), roles=(), nodes=(), reason="growth"),
         journal.CycleSettled(cycle_id=1, failures=2, first=None),
     ]
     assert [describe(make_event(1, 0, entry)) for entry in rare] == [
         "a record was refused: no record: x",
         "the store host was ended, and the run with it",
+        "the cause of cycle 2 is corrected: lost n1 (rank 3)",
         "n1 is not fit to train: a bad disk",
         "cycle 2 is called at the next checkpoint: growth",
-        "cycle 1 is settled: nobody is charged for 2 failures",
+        "cycle 1 is settled: no node is charged for 2 failures",
     ]
     assert told | {type(entry) for entry in rare} == set(get_args(journal.Entry))
 
 
+def test_every_kind_of_event_says_what_it_is_about() -> None:
+    assert set(SOURCES) == {*get_args(journal.Entry), StateTold}
+
+
 def test_a_told_state_says_that_something_is_missing() -> None:
     story = tell_story()
-    event = decode_event(tell_state(story.state))
+    event = decode_line(encode_state_line(story.state))
     assert describe(event) == "events before this are missing; by now: FINISHED in cycle 5, 0 nodes alive"
     assert dict(names_in(event))[story.lives[3]] == story.name(3)
-    assert describe(decode_event(tell_state(RunState()))).endswith("INITIALIZING, 0 nodes alive")
+    assert describe(decode_line(encode_state_line(RunState()))).endswith("INITIALIZING, 0 nodes alive")
+
+
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ((2, 0, 1, 0), "2 nodes keep their ranks, 1 node is new; spares cover no loss"),
+        ((1, 1, 0, 2), "1 node keeps its rank, 1 node has another rank, 2 nodes are spares now; spares cover no loss"),
+        ((0, 0, 1_000, 0), "1,000 nodes are new; spares cover no loss"),
+    ],
+)
+def test_a_placement_is_told_in_a_sentence(counts: tuple[int, int, int, int], sentence: str) -> None:
+    kept, moved, new, benched = counts
+    entry = journal.CyclePlaced(
+        cycle_id=3, kept=kept, moved=moved, new=new, benched=benched, effect="spares cover no loss"
+    )
+    assert describe(make_event(1, 0, entry)) == f"cycle 3 is placed: {sentence}"
 
 
 def test_who_is_not_known_by_name_is_told_by_incarnation() -> None:
@@ -66,15 +89,20 @@ def test_who_is_not_known_by_name_is_told_by_incarnation() -> None:
 
 def test_what_a_terminal_would_obey_is_taken_out() -> None:
     entry = journal.NodeWent(
-        cycle_id=1, incarnation="a" * 16, node="n\x1b]0;owned\x07", outcome=Outcome.LEFT, reason="\x1b[2J\r\nbye\x9b31m"
+        cycle_id=1,
+        incarnation="a" * 16,
+        node="n\x1b]0;owned\x07",
+        role=Role.STANDBY,
+        outcome=Outcome.LEFT,
+        reason="\x1b[2J\r\nbye\x9b31m",
     )
     assert describe(make_event(1, 0, entry)) == "n ]0;owned  went, left:  [2J bye 31m"
     assert clean(" a\u2028b\x00 ") == "a b"
 
 
 def test_every_cause_has_its_words() -> None:
-    assert set(CAUSES) == {str(why.__struct_config__.tag) for why in get_args(AnyWhy)}
-    assert {cause_of(cycle.why) for cycle in tell_story().state.cycles} <= set(CAUSES)
+    assert set(CAUSE_WORDS) == {str(why.__struct_config__.tag) for why in get_args(AnyWhy)}
+    assert {cause_of(cycle.why) for cycle in tell_story().state.cycles} <= set(CAUSE_WORDS)
 
 
 @pytest.mark.parametrize(

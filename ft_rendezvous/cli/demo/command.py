@@ -1,7 +1,8 @@
-"""`ftr demo`: a real run on this machine in which a node is killed and a hot spare takes its place."""
+"""`ftr demo`: a real run on this machine in which a node is killed and a hot spare takes its rank."""
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import subprocess
@@ -10,34 +11,45 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from ft_rendezvous.cli.demo import nodes
-from ft_rendezvous.cli.demo.nodes import NodeProcess
-from ft_rendezvous.cli.demo.report import Tail, decode_report, last_lines, report_path
-from ft_rendezvous.cli.demo.story import Check, NodeState, Story, judge
-from ft_rendezvous.cli.demo.view import View, make_view, print_summary
+from ft_rendezvous.agent.reaper_main import end_carriers, find_carriers
+from ft_rendezvous.cli.demo.display import PlainDisplay, make_display, print_summary
+from ft_rendezvous.cli.demo.promises import DemoStory, Promise, judge_demo, list_facts
+from ft_rendezvous.cli.demo.run_events import RunEvents
+from ft_rendezvous.cli.demo.step_reports import ReportReader
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.launch.local import free_port, plan_local
+from ft_rendezvous.launch.options import BATCH_HOST, Options
+from ft_rendezvous.launch.plan import STATE_NAME, Plan, Process
+from ft_rendezvous.launch.runner import start_process
+from ft_rendezvous.protocol.journal import CycleSealed
+from ft_rendezvous.state.model.records import NodeRole
 
-GLANCE_S = 0.1
-STEP_S = 0.15
+POLL_INTERVAL_S = 0.1
+STEP_DELAY_S = 0.15
 CHECKPOINT_EVERY = 5
-LEAST_STEPS = 3 * CHECKPOINT_EVERY
-GONE_PATIENCE_S = 3.0
-"""How long workers may take to disappear after their agents have."""
-FAILURE_PATIENCE_S = 10.0
-"""How long the other nodes may go on once one has failed; their end may tell more."""
+MIN_STEPS = 3 * CHECKPOINT_EVERY
+EXIT_TIMEOUT_S = 3.0
+"""How long processes may take to disappear after their agents have ended."""
+FAILURE_GRACE_S = 10.0
+"""How long the other nodes may go on after one has failed. Their end may say more."""
 TAIL_LINES = 25
+
+NODE_VARIABLE = "FTR_DEMO_NODE"
+"""Marks every process of a node. Torch starts workers in their own sessions, so no process group holds them all."""
+OUTER_PREFIXES = ("FT_", "FTR_", "PET_", "SLURM_", "TORCHELASTIC_")
+OUTER_NAMES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"})
+"""Variables of an outer job. With them, torchrun would take the demo for a part of that job."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What the user asked for, checked."""
+class DemoOptions:
+    """The options of the command, checked."""
 
     actives: int
     spares: int
@@ -47,196 +59,186 @@ class Plan:
     timeout_s: float
 
     def __post_init__(self) -> None:
-        if self.kills and self.actives < 2:
-            raise ConfigError("one active node hosts the store and cannot be killed: use --nodes 2 or --no-kill")
         if self.kills and self.spares < 1:
-            raise ConfigError("without a spare nobody can take the killed node's rank: use --spares 1 or --no-kill")
-        if self.kills and self.steps < LEAST_STEPS:
-            raise ConfigError(f"the kill needs a checkpoint before it and steps after it: use --steps {LEAST_STEPS}")
+            raise ConfigError("without a spare, no node can take the killed node's rank: use --spares 1 or --no-kill")
+        if self.kills and self.steps < MIN_STEPS:
+            raise ConfigError(f"the kill needs a checkpoint before it and steps after it: use --steps {MIN_STEPS}")
 
     @property
     def kill_after(self) -> int:
-        """Past a checkpoint and between two, so that a resume is seen to go back."""
+        """A step between two checkpoints, so that training is seen to go back."""
         checkpoints = max(1, self.steps // 3 // CHECKPOINT_EVERY)
         return checkpoints * CHECKPOINT_EVERY + 2
 
     @property
     def kill_before(self) -> int:
-        """A spare that is not there by this step takes the rank when it comes."""
+        """At this step the demo does not wait for the spare any longer. The spare takes the rank when it comes."""
         return self.steps * 2 // 3
 
-    @property
-    def conf(self) -> dict[str, str]:
-        return {"lease_timeout": f"{self.lease_s:g}", "beat_interval": f"{self.lease_s / 6:g}"}
+
+def plan_demo(options: DemoOptions, directory: Path, token: str) -> Plan:
+    """The plan of `ftr launch --local`, with a store of its own: so every node may be killed."""
+    arguments = (directory, options.steps, STEP_DELAY_S, CHECKPOINT_EVERY)
+    launch_options = Options(
+        script=("-m", "ft_rendezvous.cli.demo.train", *map(str, arguments)),
+        conf={"lease_timeout": f"{options.lease_s:g}", "beat_interval": f"{options.lease_s / 6:g}"},
+        store=BATCH_HOST,
+        log_dir=directory / "logs",
+        torchrun=(sys.executable, "-m", "torch.distributed.run"),
+        ftr=(sys.executable, "-m", "ft_rendezvous.cli.main"),
+    )
+    return plan_local(launch_options, f"{options.actives}+{options.spares}", f"demo-{token}", free_port())
 
 
-@dataclass(slots=True)
 class Demo:
     """One demo: its processes, what is known of them, and where they write."""
 
-    plan: Plan
-    directory: Path
-    view: View
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
-    port: int = field(default_factory=nodes.free_port)
-    story: Story = field(init=False)
-    processes: dict[str, NodeProcess] = field(init=False, default_factory=dict)
-    logs: dict[str, Tail] = field(init=False, default_factory=dict)
-    reports: dict[str, Tail] = field(init=False, default_factory=dict)
-    failed_at: float | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        names = [f"node-{index}" for index in range(self.plan.actives + self.plan.spares)]
-        self.story = Story(self.plan.steps, {name: NodeState(name, index == 0) for index, name in enumerate(names)})
-        (self.directory / "logs").mkdir(parents=True)
-        (self.directory / "progress").mkdir()
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.story.nodes)
+    def __init__(self, options: DemoOptions, directory: Path, display: PlainDisplay) -> None:
+        self.options, self.display = options, display
+        self._token = secrets.token_hex(8)
+        self._plan = plan_demo(options, directory, self._token)
+        self.story = DemoStory(options.steps)
+        self.logs: dict[str, Path] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._events = RunEvents(self._plan.run.log_dir / STATE_NAME)
+        self._reports = ReportReader(directory / "steps.jsonl")
+        self._failed_at: float | None = None
 
     def run(self) -> None:
         """Play the demo to its end. Raises TimeoutError when it takes too long."""
-        deadline = time.monotonic() + self.plan.timeout_s
-        for index in range(self.plan.actives):
-            self._start(index)
+        deadline = time.monotonic() + self.options.timeout_s
+        self._plan.run.log_dir.mkdir(parents=True)
+        self.display.tell(f"every node runs: {_describe_command(self._plan.nodes[0].command)}")
+        assert self._plan.store is not None
+        for process in (self._plan.store, *self._plan.nodes[: self.options.actives]):
+            self._start(process)
         while not self._is_over():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the demo did not end within {self.plan.timeout_s:g} s (--timeout)")
+                raise TimeoutError(f"the demo did not end within {self.options.timeout_s:g} s (--timeout)")
             self._look()
-            self._start_spares_when_sealed()
+            # Spares start late, so that the first nodes are the active ones.
+            if self.story.sealed_ns and len(self.logs) == 1 + self.options.actives:
+                for process in self._plan.nodes[self.options.actives :]:
+                    self._start(process)
             self._kill_when_due()
-            self.view.show(self.story)
-            time.sleep(GLANCE_S)
+            time.sleep(POLL_INTERVAL_S)
         self._look()
-        self.view.show(self.story)
 
     def find_left(self) -> list[int]:
-        """Processes that are still there although all agents have ended, given a moment to go."""
-        deadline = time.monotonic() + GONE_PATIENCE_S
-        while (left := nodes.marked_pids(f"{self.token}/")) and time.monotonic() < deadline:
-            time.sleep(GLANCE_S)
+        """Processes that are still there a moment after all agents have ended."""
+        deadline = time.monotonic() + EXIT_TIMEOUT_S
+        while (left := self._find_all()) and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL_S)
         return left
 
     def end_all(self) -> list[int]:
-        """End every process of the demo. Returns what could not be ended: nothing, or a bug."""
-        left = nodes.end_marked(f"{self.token}/")
-        for node in self.processes.values():
+        """End every process of the demo. Returns those that could not be ended: none, or it is a bug."""
+        for name, process in self._processes.items():
+            end_carriers(self._mark(name))
             with suppress(subprocess.TimeoutExpired):
-                node.process.wait(GONE_PATIENCE_S)
-        return left
-
-    def log_path(self, name: str) -> Path:
-        return self.directory / "logs" / f"{name}.log"
+                process.wait(EXIT_TIMEOUT_S)
+        self._events.close()
+        return self._find_all()
 
     # --- parts --------------------------------------------------------------------------------------
 
-    def _start(self, index: int) -> None:
-        name, plan = self.names[index], self.plan
-        command = nodes.torchrun_command(
-            nnodes=f"{plan.actives}:{plan.actives + plan.spares}",
-            endpoint=f"localhost:{self.port}",
-            run_id=f"demo-{self.token}",
-            conf={**plan.conf, "is_host": str(index == 0).lower()},
-            module="ft_rendezvous.cli.demo.train",
-            arguments=[str(self.directory), name, str(plan.steps), str(STEP_S), str(CHECKPOINT_EVERY)],
-        )
-        if index == 0:
-            self.view.tell(f"every node runs: {_describe_command(command)}")
-        mark = f"{self.token}/{name}/"
-        process = nodes.start_node(name, command, nodes.node_env(index), mark, self.log_path(name))
-        self.processes[name] = process
-        self.logs[name] = Tail(self.log_path(name))
-        self.reports[name] = Tail(report_path(self.directory, name))
-        self.story.nodes[name].pid = process.pid
-        self.view.tell(f"{name}: started, pid {process.pid}")
+    def _mark(self, name: str) -> bytes:
+        return f"{NODE_VARIABLE}={self._token}/{name}".encode()
+
+    def _find_all(self) -> list[int]:
+        return [pid for name in self._processes for pid in find_carriers(self._mark(name))]
+
+    def _start(self, process: Process) -> None:
+        assert process.log is not None
+        name = process.log.stem
+        env = {
+            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),  # The machine's own name may not resolve.
+            "RES_OPTIONS": os.environ.get("RES_OPTIONS", "timeout:1 attempts:1"),  # TCPStore looks up every client.
+            "OMP_NUM_THREADS": "1",
+            NODE_VARIABLE: f"{self._token}/{name}",
+        }
+        outer = tuple(each for each in os.environ if each in OUTER_NAMES or each.startswith(OUTER_PREFIXES))
+        started = start_process(replace(process, env={**process.env, **env}, unset=outer))
+        self._processes[name], self.logs[name], self.story.exit_codes[name] = started, process.log, None
+        self.display.tell(f"{name}: started, pid {started.pid}")
 
     def _look(self) -> None:
-        """Take in all that is new. Exit codes first: what an ended node wrote is then already there."""
-        ended = {name: code for name, node in self.processes.items() if (code := node.exit_code()) is not None}
-        now = time.monotonic()
-        for name, tail in self.logs.items():
-            for line in tail.read_new():
-                self._tell(self.story.take_log_line(name, line.decode(errors="replace"), now))
-        for tail in self.reports.values():
-            for line in tail.read_new():
-                try:
-                    self._tell(self.story.take_report(decode_report(line)))
-                except msgspec.DecodeError as error:
-                    self._tell([f"a report cannot be read: {error}"])
+        """Take in everything that is new."""
+        # Exit codes come first: what a process wrote before its end is then already there.
+        ended = {name: process.poll() for name, process in self._processes.items()}
+        for event in self._events.read_new():
+            if isinstance(event.event, CycleSealed):
+                self.story.sealed_ns[event.event.cycle_id] = event.timestamp_ns
+            if sentence := self._events.describe(event):
+                self.display.tell(sentence)
+        for report in self._reports.read_new():
+            if report.resumed_at and report.cycle_id not in self.story.resumed_at:
+                self.display.tell(f"training resumes from the checkpoint of step {report.resumed_at}")
+            self.story.take_report(report)
         for name, code in ended.items():
-            if self.story.nodes[name].exit_code is None:
-                self.story.nodes[name].exit_code = code
-                if name != self.story.victim:
-                    self._tell([f"{name}: exited {code}"])
-
-    def _start_spares_when_sealed(self) -> None:
-        """Spares come late by design, so that the first nodes are the active ones."""
-        if len(self.processes) == self.plan.actives and (self.story.sealed_at or self.story.worlds):
-            for index in range(self.plan.actives, len(self.names)):
-                self._start(index)
+            if code is not None and self.story.exit_codes[name] is None and name != self.story.victim:
+                self.display.tell(f"{name}: exited {code}")
+        self.story.exit_codes.update(ended)
+        self.display.show(self.story, self._events.nodes, {name: each.pid for name, each in self._processes.items()})
 
     def _kill_when_due(self) -> None:
-        story, plan = self.story, self.plan
-        if not plan.kills or story.victim is not None or story.step < plan.kill_after:
+        story, options, nodes = self.story, self.options, self._events.nodes
+        if not options.kills or story.victim is not None or story.step < options.kill_after:
             return
-        is_spare_hot = any(story.nodes[name].has_joined for name in self.names[plan.actives :])
-        if not is_spare_hot and story.step < plan.kill_before:
+        has_spare = any(node.role is NodeRole.HOT_SPARE for node in nodes.values())
+        if not has_spare and story.step < options.kill_before:
             return
-        victim = next(node for node in story.nodes.values() if node.rank and not node.is_host)
-        killed_at = time.monotonic()
-        self.processes[victim.name].kill()
-        story.take_kill(victim.name, killed_at)
-        self._tell([f"{victim.name}: KILLED with its workers at step {story.step}; it had rank {victim.rank}"])
+        # Rank 0 saves the checkpoints, and is killed only if no other node trains.
+        report = min(story.newest.values(), key=lambda report: (report.rank == 0, report.rank))
+        killed_ns = time.time_ns()
+        # The agent first: it must not report the death of its workers.
+        self._processes[report.node].kill()
+        end_carriers(self._mark(report.node))
+        story.take_kill(report.node, killed_ns)
+        self.display.tell(f"{report.node}: KILLED with its workers at step {story.step}; it had rank {report.rank}")
 
     def _is_over(self) -> bool:
-        """All have ended; or one that should live has failed, and what follows is only waiting."""
-        states = [self.story.nodes[name] for name in self.processes]
+        """All processes have ended; or one has failed that should live, and the others had time to end too."""
         now = time.monotonic()
-        if self.failed_at is None and any(node.exit_code and not node.is_killed for node in states):
-            self.failed_at = now
-        has_waited = self.failed_at is not None and now > self.failed_at + FAILURE_PATIENCE_S
-        return has_waited or all(node.exit_code is not None for node in states)
-
-    def _tell(self, events: list[str]) -> None:
-        for event in events:
-            self.view.tell(event)
+        codes = {name: code for name, code in self.story.exit_codes.items() if name != self.story.victim}
+        if self._failed_at is None and any(codes.values()):
+            self._failed_at = now
+        has_waited = self._failed_at is not None and now > self._failed_at + FAILURE_GRACE_S
+        return has_waited or (bool(codes) and None not in codes.values())
 
 
-def run_demo(plan: Plan, directory: Path | None, keeps: bool) -> bool:
-    """Play, judge, tell. True if everything that was promised happened."""
-    if not nodes.is_supported():
+def run_demo(options: DemoOptions, directory: Path | None, keeps: bool) -> bool:
+    """Play, judge, and print the result. True if all promises were kept."""
+    if not Path("/proc/self/environ").exists():
         raise ConfigError("the demo finds its processes in /proc, which this system lacks: use a Linux machine")
     console = Console(highlight=False, soft_wrap=True)
     with _workspace(directory) as place:
-        demo = Demo(plan, place, make_view(console, sys.stdout.isatty()))
-        problem: str | None = None
+        demo = Demo(options, place, make_display(console, sys.stdout.isatty()))
+        promises: list[Promise] = []
         left: list[int] = []
         try:
-            with demo.view:
+            with demo.display:
                 demo.run()
             left = demo.find_left()
         except TimeoutError as error:
-            problem = str(error)
+            promises.append(Promise("the demo ended in time", False, str(error)))
         finally:
             left = demo.end_all() or left
-        checks = judge(demo.story, plan.actives, plan.kills, left)
-        if problem is not None:
-            checks.insert(0, Check("the demo ended in time", False, problem))
-        is_kept = all(check.is_kept for check in checks)
-        print_summary(console, checks, _facts(demo.story), is_kept)
+        promises += judge_demo(demo.story, options.actives, options.kills, left)
+        is_kept = all(promise.is_kept for promise in promises)
+        print_summary(console, promises, list_facts(demo.story))
         if not is_kept:
-            _print_tails(console, demo)
+            _print_tails(console, demo.logs)
         if is_kept and not keeps and directory is None:
             shutil.rmtree(place)
         else:
-            console.print(f"  logs, reports and checkpoint: {escape(str(place))}")
+            console.print(f"  logs, events, step reports and checkpoint: {escape(str(place))}")
         return is_kept
 
 
 @contextmanager
 def _workspace(directory: Path | None) -> Iterator[Path]:
-    """An empty directory: a checkpoint of an earlier demo would be taken for this one's."""
+    """An empty directory: the demo must not find the checkpoint of an earlier one."""
     if directory is None:
         place = Path(tempfile.mkdtemp(prefix="ftr-demo-"))
     else:
@@ -252,28 +254,14 @@ def _workspace(directory: Path | None) -> Iterator[Path]:
         raise
 
 
-def _facts(story: Story) -> list[str]:
-    facts = [f"cycles: {len(story.cycles)}"]
-    for before, after in zip(story.cycles, story.cycles[1:], strict=False):
-        for rank, name in sorted(story.worlds[after].items()):
-            old = story.worlds[before].get(rank)
-            if old != name:
-                facts.append(f"cycle {after}: {name} took rank {rank} from {old or 'nobody'}")
-        facts.append(f"cycle {after}: resumed at step {story.resumed_at[after]}")
-    if story.recovery_s is not None:
-        reseal = "" if story.reseal_s is None else f", {story.reseal_s:.1f} s of it until every rank was placed again"
-        facts.append(f"from the kill to the first new step: {story.recovery_s:.1f} s{reseal}")
-    return facts
+def _describe_command(command: tuple[str, ...]) -> str:
+    """The command as a user would type it, without the settings and files of the demo."""
+    shown = ("--nnodes", "--nproc-per-node", "--max-restarts", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id")
+    return " ".join(["torchrun", *(word for word in command if word.startswith(shown)), "..."])
 
 
-def _describe_command(command: list[str]) -> str:
-    """As a user would type it: torchrun, and no file names."""
-    options = [part for part in command[3:] if part.startswith("--")]
-    return " ".join(["torchrun", *options, "..."])
-
-
-def _print_tails(console: Console, demo: Demo) -> None:
-    for name in demo.processes:
-        console.print(f"\n--- the end of {demo.log_path(name)}", markup=False)
-        for line in last_lines(demo.log_path(name), TAIL_LINES):
+def _print_tails(console: Console, logs: dict[str, Path]) -> None:
+    for path in logs.values():
+        console.print(f"\n--- the end of {path}", markup=False)
+        for line in path.read_text(errors="replace").splitlines()[-TAIL_LINES:]:
             console.print(line, markup=False)

@@ -1,7 +1,7 @@
-"""What the demo's workers run: a small DistributedDataParallel training that resumes from its checkpoint.
+"""The training script of the demo: a small DistributedDataParallel training that resumes from its checkpoint.
 
-Data depend on step and rank alone. So rank 0 can work out, at the end, what weights a run that nobody disturbed
-would have, and say how far the real ones are from them.
+The data depend on step and rank alone. So at the end, rank 0 can compute the weights of an undisturbed run, and report
+how far the real ones are from them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ft_rendezvous.cli.demo.report import Report, append_report
+from ft_rendezvous.cli.demo.step_reports import StepReport, append_report
 
 FEATURES = 8
-BATCH = 16
+BATCH_SIZE = 16
 
 
 @dataclass(frozen=True)
 class Job:
     directory: Path
-    node: str
     steps: int
-    step_s: float
+    step_delay_s: float
     checkpoint_every: int
 
     @property
@@ -47,18 +46,17 @@ def main() -> None:
 
 def parse_job() -> Job:
     parser = argparse.ArgumentParser(description=__doc__)
-    # By position: torchrun would take an option of ours for an abbreviation of one of its own.
+    # Positions, not options: torchrun would take an option for an abbreviation of its own.
     parser.add_argument("directory", type=Path)
-    parser.add_argument("node")
     parser.add_argument("steps", type=int)
-    parser.add_argument("step_s", type=float)
+    parser.add_argument("step_delay_s", type=float)
     parser.add_argument("checkpoint_every", type=int)
     given = parser.parse_args()
-    return Job(given.directory, given.node, given.steps, given.step_s, given.checkpoint_every)
+    return Job(given.directory, given.steps, given.step_delay_s, given.checkpoint_every)
 
 
 def train(job: Job) -> None:
-    """Go on from the checkpoint to the last step, reporting each."""
+    """Train from the checkpoint to the last step, and report each step."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model, optimizer = new_training()
     resumed_at = load_checkpoint(job.checkpoint, model, optimizer)
@@ -66,15 +64,14 @@ def train(job: Job) -> None:
 
     def tell(step: int, drift: float | None = None) -> None:
         append_report(
-            job.directory,
-            Report(
-                node=job.node,
-                pid=os.getpid(),
+            job.directory / "steps.jsonl",
+            StepReport(
+                node=f"node-{os.environ['FT_NODE_INFRA_RANK']}",
                 cycle_id=int(os.environ["FT_CYCLE_ID"]),
                 rank=rank,
                 step=step,
                 resumed_at=resumed_at,
-                at=time.monotonic(),
+                time_ns=time.time_ns(),
                 drift=drift,
             ),
         )
@@ -88,7 +85,7 @@ def train(job: Job) -> None:
         if rank == 0 and step % job.checkpoint_every == 0:
             save_checkpoint(job.checkpoint, step, model, optimizer)
         tell(step)
-        time.sleep(job.step_s)
+        time.sleep(job.step_delay_s)
     if rank == 0:
         tell(job.steps, drift=distance(model, train_undisturbed(job.steps, world_size)))
     dist.barrier()
@@ -103,20 +100,20 @@ def new_training() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def make_batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(step * 10_007 + rank)
-    inputs = torch.randn(BATCH, FEATURES, generator=generator)
-    noise = torch.randn(BATCH, 1, generator=generator)
+    inputs = torch.randn(BATCH_SIZE, FEATURES, generator=generator)
+    noise = torch.randn(BATCH_SIZE, 1, generator=generator)
     return inputs, inputs.sum(dim=1, keepdim=True) + 0.1 * noise
 
 
 def save_checkpoint(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Replace the checkpoint in one move: whoever reads it sees the old one or the new one, whole."""
+    """Replace the checkpoint in one step: a reader sees the whole old one or the whole new one."""
     draft = path.with_suffix(f".{os.getpid()}")
     torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, draft)
     draft.replace(path)
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """The step to go on from; 0 without a checkpoint."""
+    """The step of the checkpoint; 0 without a checkpoint."""
     if not path.exists():
         return 0
     state = torch.load(path, weights_only=True)

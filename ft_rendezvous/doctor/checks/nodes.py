@@ -1,4 +1,4 @@
-"""Who reported, as whom, and with which clock."""
+"""Checks of the nodes: which of them reported, with which infra ranks and clocks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import defaultdict
 
 from ft_rendezvous.doctor.facts import NodeFacts
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
-from ft_rendezvous.doctor.wording import fold_names
+from ft_rendezvous.doctor.node_names import fold_names
 from ft_rendezvous.text import count, duration, listing
 
 
 def judge_reports(seen: Examination) -> list[Finding]:
-    """Whether everybody is heard of."""
+    """Whether all nodes have reported."""
     found: list[Finding] = []
     if seen.missing:
         ranks = fold_names(str(task) for task in seen.missing)
@@ -28,15 +28,15 @@ def judge_reports(seen: Examination) -> list[Finding]:
                 nodes=hosts,
             )
         )
-    if seen.misfits:
-        versions = sorted({hello.version for hello in seen.misfits})
+    if seen.other_versions:
+        versions = sorted({hello.version for hello in seen.other_versions})
         found.append(
             Finding(
                 check="reports",
                 status=Status.FAIL,
                 fact=f"another version of ft-rendezvous is there ({listing(versions, 3)}) and could not be examined",
                 remedy="install the same ft-rendezvous everywhere",
-                nodes=tuple(hello.host for hello in seen.misfits),
+                nodes=tuple(hello.host for hello in seen.other_versions),
             )
         )
     if seen.lost:
@@ -45,8 +45,8 @@ def judge_reports(seen: Examination) -> list[Finding]:
             Finding(
                 check="reports",
                 status=Status.FAIL,
-                fact="reported, and was not heard of again",
-                remedy="look for what ended it (dmesg, the SLURM log of that node), and ask again",
+                fact="reported, and did not answer later",
+                remedy="find out what ended it (dmesg, the SLURM log of that node), and run ftr doctor again",
                 nodes=seen.names(gone),
             )
         )
@@ -58,7 +58,7 @@ def judge_reports(seen: Examination) -> list[Finding]:
 
 
 def _hosts_of(seen: Examination, tasks: list[int]) -> tuple[str, ...]:
-    """The hosts of tasks that never spoke, where SLURM runs one task per host."""
+    """The hosts of tasks that never reported, if SLURM runs one task per host."""
     steps = [node.step for node in seen.nodes if node.step is not None]
     if not steps or len(steps[0].hosts) != seen.expected:
         return ()
@@ -66,19 +66,19 @@ def _hosts_of(seen: Examination, tasks: list[int]) -> tuple[str, ...]:
 
 
 def judge_infra_ranks(seen: Examination) -> list[Finding]:
-    """Two nodes with one infra rank: the second would be refused."""
+    """No two nodes may have the same infra rank: the run would refuse the second."""
     by_rank: dict[int, list[NodeFacts]] = defaultdict(list)
     for node in seen.nodes:
         if node.infra_rank is not None:
             by_rank[node.infra_rank].append(node)
     twice = {rank: nodes for rank, nodes in sorted(by_rank.items()) if len(nodes) > 1}
     if twice:
-        told = [f"infra rank {rank} is that of {listing(seen.names(nodes), 3)}" for rank, nodes in twice.items()]
+        duplicates = [f"infra rank {rank} belongs to {listing(seen.names(nodes), 3)}" for rank, nodes in twice.items()]
         return [
             Finding(
                 check="infra-ranks",
                 status=Status.FAIL,
-                fact=listing(told, 2),
+                fact=listing(duplicates, 2),
                 remedy="give every node its own: srun's SLURM_PROCID does; else FT_INFRA_RANK or infra_rank= in "
                 "--rdzv-conf",
                 nodes=seen.names(node for nodes in twice.values() for node in nodes),
@@ -92,7 +92,7 @@ def judge_infra_ranks(seen: Examination) -> list[Finding]:
 
 
 def judge_clocks(seen: Examination) -> list[Finding]:
-    """For information: the protocol compares no clocks."""
+    """Only for information: the protocol compares no clocks."""
     if not seen.offsets_s:
         return []
     offsets = {0: (0.0, 0.0), **seen.offsets_s}
@@ -103,6 +103,6 @@ def judge_clocks(seen: Examination) -> list[Finding]:
             check="clock",
             status=Status.PASS,
             fact=f"clocks differ by {duration(apart)} (give or take {duration(unsure)}); the protocol does not need "
-            "them to agree, whoever compares logs does",
+            "them to agree, but it helps when you compare logs",
         )
     ]

@@ -1,4 +1,4 @@
-"""What SLURM would do when a node is lost: settings of it that defeat spares."""
+"""Checks of SLURM: settings that would end all nodes when one is lost, so that spares are of no use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OFF = ("", "0", "off", "no", "false")
 
 
 def judge_flags(seen: Examination) -> list[Finding]:
-    """Whether srun would end everybody because one node ended."""
+    """Whether srun would end all nodes because one node ended."""
     found = []
     in_jobs = [node for node in seen.nodes if node.step is not None]
     if not in_jobs:
@@ -74,7 +74,7 @@ def judge_flags(seen: Examination) -> list[Finding]:
 
 
 def judge_no_kill(seen: Examination) -> list[Finding]:
-    """Whether the job outlives a node. SLURM keeps that to itself, so only a yes is certain."""
+    """Whether the job outlives a node. SLURM does not always show it, so only a yes is certain."""
     if seen.controller is None or seen.expected == 1:
         return []
     if seen.controller.no_kill:
@@ -87,13 +87,13 @@ def judge_no_kill(seen: Examination) -> list[Finding]:
             fact="nothing shows that the job was submitted with --no-kill, without which SLURM ends it with its first "
             "lost node",
             remedy="submit with sbatch --no-kill (launcher.sh has the line), and pass it to srun; SLURM shows only "
-            "what the batch script says: all is well if you passed it on the command line",
+            "what the batch script says: if you passed it on the command line, ignore this",
         )
     ]
 
 
 def judge_tasks(seen: Examination) -> list[Finding]:
-    """One task per node: a torchrun each, which starts the workers itself."""
+    """One task per node: each runs one torchrun, and torchrun starts the workers."""
     on_host: dict[str, list[NodeFacts]] = defaultdict(list)
     for node in seen.nodes:
         if node.step is not None:

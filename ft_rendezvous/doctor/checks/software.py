@@ -1,4 +1,4 @@
-"""Python, torch and this package: whether they are there, fit together, and are the same everywhere."""
+"""Checks of Python, torch and this package: whether they exist, fit together, and are the same on all nodes."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable
 
 from ft_rendezvous.doctor.facts import NodeFacts, Torch
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
-from ft_rendezvous.doctor.wording import describe_nodes
+from ft_rendezvous.doctor.node_names import describe_nodes
 from ft_rendezvous.text import duration
 
 OLDEST, NEWEST = (2, 8), (2, 13)
 SUPPORTED = "2.8 to 2.13"
 
 HANDLED = "#118891, #135712, #194710, #194871"
-"""Faults of torch's agent that this package works around; docs/doctor.md says what each is."""
+"""Faults of torch's agent that this package works around; `ftr docs doctor` says what each is."""
 
 
 def judge_torch(seen: Examination) -> list[Finding]:
-    """Whether torch is there and one that this package knows."""
-    told: dict[tuple[Status, str, str], list[NodeFacts]] = defaultdict(list)
+    """Whether torch can be imported, in a version that this package supports."""
+    verdicts: dict[tuple[Status, str, str], list[NodeFacts]] = defaultdict(list)
     for node in seen.nodes:
-        told[_judge_torch(node.software.torch)].append(node)
+        verdicts[_judge_torch(node.software.torch)].append(node)
     found = []
-    for (status, fact, remedy), nodes in told.items():
+    for (status, fact, remedy), nodes in verdicts.items():
         if status is Status.PASS:
             slowest = max(node.software.torch.import_s for node in nodes)
             fact += f"; it is imported in at most {duration(slowest)}"  # noqa: PLW2901
@@ -34,21 +34,21 @@ def judge_torch(seen: Examination) -> list[Finding]:
 
 def _judge_torch(torch: Torch) -> tuple[Status, str, str]:
     if torch.is_late:
-        remedy = "a file system that all nodes ask at once is slow: ask again, or with a larger --timeout"
+        remedy = "a file system is slow when all nodes read it at once: try again, or use a larger --timeout"
         return Status.WARN, torch.error, remedy
     if torch.error:
         return Status.FAIL, f"torch cannot be used: {torch.error}", f"install torch {SUPPORTED} in this environment"
     release = tuple(int(part) for part in re.findall(r"\d+", torch.version)[:2])
     if release < OLDEST:
-        fact = f"torch {torch.version} is too old: its TCPStore cannot be served on a socket that is already held"
+        fact = f"torch {torch.version} is too old: its TCPStore cannot use a socket that is already open"
         return Status.FAIL, fact, f"install torch {SUPPORTED}"
     if torch.missing:
-        fact = f"torch {torch.version} lacks what ft-rendezvous builds on: {', '.join(torch.missing)}"
+        fact = f"torch {torch.version} lacks parts that ft-rendezvous needs: {', '.join(torch.missing)}"
         return Status.FAIL, fact, f"install torch {SUPPORTED}, or a newer ft-rendezvous"
     if release > NEWEST:
         fact = f"torch {torch.version} is newer than any that ft-rendezvous was tested with"
-        return Status.WARN, fact, f"it has all that is built on; if anything is odd, try torch {SUPPORTED}"
-    return Status.PASS, f"torch {torch.version}, whose known faults ({HANDLED}) are handled", ""
+        return Status.WARN, fact, f"it has all parts that are needed; if something goes wrong, try torch {SUPPORTED}"
+    return Status.PASS, f"torch {torch.version}, and its known faults ({HANDLED}) are handled", ""
 
 
 def judge_numpy(seen: Examination) -> list[Finding]:
@@ -67,7 +67,7 @@ def judge_numpy(seen: Examination) -> list[Finding]:
 
 
 def judge_torchrun(seen: Examination) -> list[Finding]:
-    """Whether the torchrun that a user gets by typing it would find the backend."""
+    """Whether the torchrun in PATH would find the backend."""
     found = []
     unknown = [node for node in seen.nodes if not node.software.is_registered]
     if unknown:
@@ -76,7 +76,7 @@ def judge_torchrun(seen: Examination) -> list[Finding]:
                 check="torchrun",
                 status=Status.FAIL,
                 fact="torchrun would not find the backend ft: ft-rendezvous is not installed, only importable",
-                remedy="pip install it in the environment that torchrun is of",
+                remedy="install it with pip in the environment of torchrun",
                 nodes=seen.names(unknown),
             )
         )
@@ -100,14 +100,14 @@ def judge_torchrun(seen: Examination) -> list[Finding]:
             Finding(
                 check="torchrun",
                 status=Status.WARN,
-                fact=f"the torchrun in PATH is {path}, of another environment than this ftr "
+                fact=f"the torchrun in PATH is {path}, from another environment than this ftr "
                 f"({_folder(nodes[0].software.executable)})",
-                remedy="activate one environment: the backend is looked for in torchrun's own",
+                remedy="activate one environment: torchrun looks for the backend in its own environment",
                 nodes=seen.names(nodes),
             )
         )
     if not found:
-        fact = "torchrun is of this environment and finds the backend ft"
+        fact = "torchrun is from this environment and finds the backend ft"
         found.append(Finding(check="torchrun", status=Status.PASS, fact=fact, nodes=seen.names(seen.nodes)))
     return found
 
@@ -117,7 +117,7 @@ def _folder(path: str) -> str:
 
 
 def judge_versions(seen: Examination) -> list[Finding]:
-    """The same on all nodes."""
+    """Whether versions are the same on all nodes."""
     found = []
     kinds: list[tuple[str, Status, Callable[[NodeFacts], str]]] = [
         ("ft-rendezvous", Status.FAIL, lambda node: node.software.ft_rendezvous),
@@ -134,7 +134,7 @@ def judge_versions(seen: Examination) -> list[Finding]:
             same.append(f"{what} {next(iter(by_version))}")
         elif by_version:
             groups = sorted(by_version.items(), key=lambda group: -len(group[1]))
-            told = "; ".join(
+            versions = "; ".join(
                 f"{version} on {describe_nodes(seen.names(nodes), len(seen.nodes))}" for version, nodes in groups[:3]
             )
             odd = [node for _, nodes in groups[1:] for node in nodes]
@@ -142,7 +142,7 @@ def judge_versions(seen: Examination) -> list[Finding]:
                 Finding(
                     check="versions",
                     status=status,
-                    fact=f"{what} is not the same everywhere: {told}",
+                    fact=f"{what} is not the same everywhere: {versions}",
                     remedy="install the same everywhere",
                     nodes=seen.names(odd),
                 )

@@ -1,6 +1,6 @@
-"""Events: what the journal told, numbered and dated, one line of JSON each.
+"""Events: entries of the journal with a number and a time, one line of JSON each.
 
-The same lines are written to the export log, sent to whoever follows a run, and folded into its state.
+The same lines are written to the export log, sent to clients that follow a run, and folded into its state.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.fold import fold
-from ft_rendezvous.state.model.known import RunState
-from ft_rendezvous.state.model.records import SCHEMA_VERSION
+from ft_rendezvous.state.model.fold import apply_entry
+from ft_rendezvous.state.model.records import END_OF_RUN, SCHEMA_VERSION, RunStatus
+from ft_rendezvous.state.model.run_state import RunState
 
 
-class Source(StrEnum):
+class SourceType(StrEnum):
     """What an event is about."""
 
     RUN = "run"
@@ -25,22 +26,26 @@ class Source(StrEnum):
 
 
 class StateTold(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=True):
-    """All that is known as of this event's id: who missed something before, or begins here, goes on from this."""
+    """The whole state as of this event's id. A reader that missed events, or begins here, goes on from it."""
 
     state: RunState
 
 
-AnyEvent = journal.Entry | StateTold
+AnyEntry = journal.Entry | StateTold
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the log: an entry of the journal with its number and its time."""
+
     event_id: int
-    """From 1 without gaps. A told state has the number of the last event in it."""
+    """From 1 without gaps. A `StateTold` has the number of the last event in it."""
     timestamp_ns: int
     """On the clock of the store's machine."""
-    source_type: Source
+    source_type: SourceType
     schema_version: int = SCHEMA_VERSION
-    event: AnyEvent
+    ends_run_as: RunStatus | UnsetType = UNSET
+    """The status that the run has from now on, in the event that ends it alone."""
+    event: AnyEntry
 
 
 _encoder = msgspec.json.Encoder()
@@ -48,24 +53,68 @@ _decoder = msgspec.json.Decoder(Event)
 _state_decoder = msgspec.json.Decoder(RunState)
 
 
-def source_of(entry: AnyEvent) -> Source:
-    name = type(entry).__name__
-    if name.startswith("Cycle"):
-        return Source.CYCLE
-    return Source.NODE if name.startswith(("Node", "Workers")) else Source.RUN
+SOURCES: dict[type, SourceType] = {
+    **dict.fromkeys(
+        (
+            journal.RunBegan,
+            journal.Looked,
+            journal.RecordRefused,
+            journal.RunEnded,
+            journal.HostLeft,
+            StateTold,
+        ),
+        SourceType.RUN,
+    ),
+    **dict.fromkeys(
+        (
+            journal.CycleOpened,
+            journal.CauseCorrected,
+            journal.CycleWaits,
+            journal.CycleSealed,
+            journal.CyclePlaced,
+            journal.CycleCalled,
+            journal.CycleSettled,
+        ),
+        SourceType.CYCLE,
+    ),
+    **dict.fromkeys(
+        (
+            journal.NodeJoined,
+            journal.NodesArrived,
+            journal.NodesSilent,
+            journal.NodesHeard,
+            journal.NodeFenced,
+            journal.NodeFinished,
+            journal.NodeWent,
+            journal.NodeUnhealthy,
+            journal.WorkersEnded,
+        ),
+        SourceType.NODE,
+    ),
+}
+"""What each kind of event is about."""
 
 
-def make_event(event_id: int, timestamp_ns: int, entry: AnyEvent) -> Event:
-    return Event(event_id=event_id, timestamp_ns=timestamp_ns, source_type=source_of(entry), event=entry)
+def make_event(event_id: int, timestamp_ns: int, entry: AnyEntry) -> Event:
+    ends_run_as: RunStatus | UnsetType = UNSET
+    if isinstance(entry, journal.RunEnded | journal.HostLeft):
+        ends_run_as = END_OF_RUN[entry.verdict.kind]
+    return Event(
+        event_id=event_id,
+        timestamp_ns=timestamp_ns,
+        source_type=SOURCES[type(entry)],
+        ends_run_as=ends_run_as,
+        event=entry,
+    )
 
 
-def encode_event(event: Event) -> bytes:
+def encode_line(event: Event) -> bytes:
     """One line."""
     return _encoder.encode(event) + b"\n"
 
 
-def decode_event(line: bytes) -> Event:
-    """Raises msgspec.MsgspecError for what is no event of ours."""
+def decode_line(line: bytes) -> Event:
+    """Raises msgspec.MsgspecError for a line that is no event."""
     return _decoder.decode(line)
 
 
@@ -82,17 +131,17 @@ def copy_state(state: RunState) -> RunState:
     return decode_state(encode_state(state))
 
 
-def tell_state(state: RunState) -> bytes:
-    """The line from which somebody who knows nothing can go on."""
-    return encode_event(make_event(state.event_id, state.time_ns, StateTold(state=state)))
+def encode_state_line(state: RunState) -> bytes:
+    """The state as a line: a reader that knows nothing can go on from it."""
+    return encode_line(make_event(state.event_id, state.time_ns, StateTold(state=state)))
 
 
 def take_event(state: RunState, event: Event) -> RunState:
-    """The state after one more event: the same one, changed, or the one that the event tells."""
+    """The state after one more event: the same object, changed, or the state that the event holds."""
     if isinstance(event.event, StateTold):
         return event.event.state
     assert event.event_id == state.event_id + 1, f"event {event.event_id} after {state.event_id}"
-    fold(state, event.event_id, event.timestamp_ns, event.event)
+    apply_entry(state, event.event_id, event.timestamp_ns, event.event)
     return state
 
 
@@ -100,5 +149,5 @@ def replay(lines: Iterator[bytes]) -> RunState:
     """The state after all of these lines."""
     state = RunState()
     for line in lines:
-        state = take_event(state, decode_event(line))
+        state = take_event(state, decode_line(line))
     return state

@@ -1,4 +1,4 @@
-"""What is told of a run: the run, its cycles, its nodes. Typed, and with a version.
+"""The records of a run: the run, its cycles, its nodes. Typed, and with a version.
 
 Each kind has a status, and each status a table of what may follow; a pair that is not in it is our bug.
 
@@ -20,7 +20,7 @@ from ft_rendezvous.core.model import GROUP, AnyWhy, Verdict, VerdictKind
 from ft_rendezvous.errors import ProtocolBug
 
 SCHEMA_VERSION: Final = 1
-"""Of the records and of the events. What an older version has not is left at its default."""
+"""Of the records and of the events. A field that an older version does not have gets its default."""
 
 
 class RunStatus(StrEnum):
@@ -32,7 +32,7 @@ class RunStatus(StrEnum):
     RESTARTING = "RESTARTING"
     """A world has ended, and the next one is not sealed yet."""
     RESIZING = "RESIZING"
-    """The same, for a larger world's sake."""
+    """The same; the next world will be larger."""
     FINISHED = "FINISHED"
     ERRORED = "ERRORED"
     ABORTED = "ABORTED"
@@ -49,7 +49,7 @@ class CycleStatus(StrEnum):
     ERRORED = "ERRORED"
     """Workers failed or nodes were lost."""
     ABORTED = "ABORTED"
-    """Somebody asked for its end: an operator, a drain, a larger world."""
+    """An operator, a drain or a larger world ended it."""
 
     def is_terminal(self) -> bool:
         return self in (CycleStatus.FINISHED, CycleStatus.ERRORED, CycleStatus.ABORTED)
@@ -58,7 +58,7 @@ class CycleStatus(StrEnum):
 class NodeStatus(StrEnum):
     ALIVE = "ALIVE"
     SUSPECT = "SUSPECT"
-    """Nothing was heard of it for half a lease."""
+    """It has not beaten for half a lease."""
     DEAD = "DEAD"
     """Its lease is over, or it has left: this incarnation never counts again."""
 
@@ -67,25 +67,25 @@ class NodeStatus(StrEnum):
 
 
 _ENDS = frozenset({RunStatus.ERRORED, RunStatus.ABORTED})
-RUN_TABLE: dict[RunStatus, frozenset[RunStatus]] = {
+RUN_STATUS_TABLE: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.INITIALIZING: _ENDS | {RunStatus.SCHEDULING},
     RunStatus.SCHEDULING: _ENDS | {RunStatus.RUNNING},
     RunStatus.RUNNING: _ENDS | {RunStatus.RESTARTING, RunStatus.RESIZING, RunStatus.FINISHED},
-    # Everybody may have ended well while the next cycle was being opened.
+    # All nodes may have ended well while the coordinator opened the next cycle.
     RunStatus.RESTARTING: _ENDS | {RunStatus.RUNNING, RunStatus.FINISHED},
     RunStatus.RESIZING: _ENDS | {RunStatus.RUNNING, RunStatus.FINISHED},
     RunStatus.FINISHED: frozenset(),
     RunStatus.ERRORED: frozenset(),
     RunStatus.ABORTED: frozenset(),
 }
-CYCLE_TABLE: dict[CycleStatus, frozenset[CycleStatus]] = {
+CYCLE_STATUS_TABLE: dict[CycleStatus, frozenset[CycleStatus]] = {
     CycleStatus.PENDING: frozenset({CycleStatus.RUNNING, CycleStatus.ERRORED, CycleStatus.ABORTED}),
     CycleStatus.RUNNING: frozenset({CycleStatus.FINISHED, CycleStatus.ERRORED, CycleStatus.ABORTED}),
     CycleStatus.FINISHED: frozenset(),
     CycleStatus.ERRORED: frozenset(),
     CycleStatus.ABORTED: frozenset(),
 }
-NODE_TABLE: dict[NodeStatus, frozenset[NodeStatus]] = {
+NODE_STATUS_TABLE: dict[NodeStatus, frozenset[NodeStatus]] = {
     NodeStatus.ALIVE: frozenset({NodeStatus.SUSPECT, NodeStatus.DEAD}),
     NodeStatus.SUSPECT: frozenset({NodeStatus.ALIVE, NodeStatus.DEAD}),
     NodeStatus.DEAD: frozenset(),
@@ -109,7 +109,7 @@ def step(table: dict[S, frozenset[S]], before: S, after: S) -> S:
 
 
 class NodeRole(StrEnum):
-    """What a node is there for; in the words of `core.lifecycle`, and how it may have ended."""
+    """What a node does in the run, in the words of `core.lifecycle`; two more words say how it ended."""
 
     HOT_SPARE = Role.HOT_SPARE.value
     ARRIVED = Role.ARRIVED.value
@@ -119,6 +119,23 @@ class NodeRole(StrEnum):
     FINISHED = Role.FINISHED.value
     DRAINED = "drained"
     QUARANTINED = "quarantined"
+
+
+class NodeKind(StrEnum):
+    """A node at a glance, in one word: its role while it is well, and else what is wrong with it."""
+
+    HOT_SPARE = NodeRole.HOT_SPARE.value
+    ARRIVED = NodeRole.ARRIVED.value
+    ACTIVE = NodeRole.ACTIVE.value
+    STANDBY = NodeRole.STANDBY.value
+    AWAITED = NodeRole.AWAITED.value
+    FINISHED = NodeRole.FINISHED.value
+    DRAINED = NodeRole.DRAINED.value
+    QUARANTINED = NodeRole.QUARANTINED.value
+    SUSPECT = "suspect"
+    DEAD = "dead"
+    LEFT = "left"
+    """It went when the run was over."""
 
 
 # --- records ----------------------------------------------------------------------------------------
@@ -149,6 +166,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     domain: str | None
     unit: str | None
     role: NodeRole
+    """Of a dead node: what it was in the end."""
+    kind: NodeKind
     status: NodeStatus
     status_detail: str
     group_rank: int | None
@@ -179,16 +198,18 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True):
     status: CycleStatus
     status_detail: str
     why: AnyWhy
-    """Why it was opened."""
+    """Why it was opened, as far as it is known by now: a later event may correct it."""
     why_text: str
     opened_by: str
-    """Who made it necessary: a node, an operator, or the coordinator itself."""
+    """The node, the operator or the coordinator that made it necessary."""
     start_time_ns: int
     seal_time_ns: int | None = None
     end_time_ns: int | None = None
     time_to_seal_s: float | None = None
     lost_s: float = 0.0
-    """How long nobody trained before it was sealed, from when the world before it was last known to be whole."""
+    """How long no node trained before the seal, counted from when the world before was last known to be whole."""
+    lost_cause: str = ""
+    """What that time is charged to, as in `Run.lost`; empty where none was lost."""
     master: str = ""
     active: int = 0
     standby: int = 0
@@ -207,7 +228,7 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_ranks(cycle: Cycle) -> Cycle:
-    """The summary of a cycle: of a large run, who had which rank is nearly all of it."""
+    """The summary of a cycle. In a large run the ranks of the nodes are nearly all of its size."""
     return msgspec.structs.replace(cycle, ranks=None, standbys=None)
 
 
@@ -232,6 +253,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     status_detail: str
     start_time_ns: int
     end_time_ns: int | None
+    """None until the run is over."""
     settings: dict[str, str]
     versions: dict[str, str]
     store_host: str
@@ -244,10 +266,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[str, dict[str, int]]
     """How many by role, and by status within."""
     lost: dict[str, Lost]
-    """Time in which nobody trained, by cause."""
+    """Time in which no node trained, by cause."""
     lost_s: float
     trained_s: float
-    """Time in which a sealed world was whole, as far as anybody knew."""
+    """Time in which a sealed world was whole, as far as the coordinator knew."""
     operations: int
     oldest_lease_s: float
     refused_records: int

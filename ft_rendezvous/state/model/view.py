@@ -1,6 +1,6 @@
-"""A state as records for people and programs: what was folded, and what follows from it at this moment.
+"""A state as records for people and programs, as of a given time.
 
-Pure: the time is an argument. What is returned is a copy that no later event changes.
+Pure: the time is an argument. The records are copies that no later event changes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,18 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ft_rendezvous.state.model.known import NS, Member, RunState, cause_of_pause, role_of
-from ft_rendezvous.state.model.records import Cycle, CycleStatus, Lost, Node, NodeStatus, Run, RunStatus
+from ft_rendezvous.state.model.records import (
+    Cycle,
+    CycleStatus,
+    Lost,
+    Node,
+    NodeKind,
+    NodeRole,
+    NodeStatus,
+    Run,
+    RunStatus,
+)
+from ft_rendezvous.state.model.run_state import NS, KnownNode, RunState, cause_of_pause
 from ft_rendezvous.text import NAMED
 
 
@@ -65,11 +75,11 @@ def view_cycles(state: RunState, now_ns: int) -> list[Cycle]:
 
 
 def view_nodes(state: RunState) -> list[Node]:
-    """The live, in the order they came, then the dead that are remembered."""
+    """The live nodes in the order they came, then the dead ones that are still kept."""
     return [view_node(state, member) for member in _in_order(state)]
 
 
-def view_node(state: RunState, member: Member) -> Node:
+def view_node(state: RunState, member: KnownNode) -> Node:
     ranks: tuple[int, int] | None = None
     if member.first_global_rank is not None and member.workers:
         ranks = member.first_global_rank, member.first_global_rank + member.workers - 1
@@ -82,7 +92,8 @@ def view_node(state: RunState, member: Member) -> Node:
         infra_rank=member.infra_rank,
         domain=member.domain,
         unit=member.unit,
-        role=role_of(state, member),
+        role=member.role,
+        kind=_kind_of(state, member),
         status=member.status,
         status_detail=member.status_detail,
         group_rank=member.rank,
@@ -97,11 +108,20 @@ def view_node(state: RunState, member: Member) -> Node:
     )
 
 
+def _kind_of(state: RunState, member: KnownNode) -> NodeKind:
+    if member.status is NodeStatus.SUSPECT:
+        return NodeKind.SUSPECT
+    if member.end_ns is None or member.role in (NodeRole.FINISHED, NodeRole.DRAINED, NodeRole.QUARANTINED):
+        return NodeKind(member.role)
+    is_over = state.end_ns is not None and member.end_ns >= state.end_ns
+    return NodeKind.LEFT if is_over else NodeKind.DEAD
+
+
 def count_nodes(state: RunState) -> dict[str, dict[str, int]]:
     """How many nodes there are, by role and by status within."""
     counts: dict[str, dict[str, int]] = {}
     for member in state.members.values():
-        by_status = counts.setdefault(str(role_of(state, member)), {})
+        by_status = counts.setdefault(str(member.role), {})
         by_status[str(member.status)] = by_status.get(str(member.status), 0) + 1
     return counts
 
@@ -113,20 +133,20 @@ def wanted_of(state: RunState) -> int:
 
 
 def describe_wait(state: RunState, now_ns: int) -> str:
-    """Why the open cycle is not sealed yet: who is missing, and since when."""
+    """Why the open cycle is not sealed yet: which nodes are missing, and since when."""
     cycle = state.cycles[-1]
     wanted = wanted_of(state)
     if cycle.arrived >= wanted:
         return state.waits or "about to be sealed"
-    groups: dict[str, list[Member]] = {}
+    groups: dict[str, list[KnownNode]] = {}
     for member in _missing(state, cycle.cycle_id):
-        groups.setdefault(_tell_absence(member, now_ns), []).append(member)
-    named = "; ".join(f"{_tell_names(members)}, {absence}" for absence, members in groups.items())
+        groups.setdefault(_describe_absence(member, now_ns), []).append(member)
+    named = "; ".join(f"{_join_names(members)}, {absence}" for absence, members in groups.items())
     return f"waiting for {wanted - cycle.arrived} of {wanted} nodes" + (f": {named}" if named else "")
 
 
-def reconcile(state: RunState, now_ns: int) -> bool:
-    """Whether a run that has not ended has lost its coordinator, by its lease: it says once per lease that it looks."""
+def has_vanished(state: RunState, now_ns: int) -> bool:
+    """Whether a run that has not ended has lost its coordinator, which writes an event at least once per lease."""
     if state.began is None or state.status.is_terminal():
         return False
     lease_s = float(state.began.settings.get("lease_timeout", "5"))
@@ -134,7 +154,7 @@ def reconcile(state: RunState, now_ns: int) -> bool:
 
 
 def view_vanished(run: Run, last_seen_ns: int) -> Run:
-    """A run whose coordinator is gone: it is over, whatever was known last."""
+    """A run whose coordinator is gone: it is over."""
     return msgspec.structs.replace(
         run,
         status=RunStatus.ABORTED,
@@ -144,7 +164,7 @@ def view_vanished(run: Run, last_seen_ns: int) -> Run:
 
 
 def end_last(cycles: list[Cycle], last_seen_ns: int) -> list[Cycle]:
-    """The cycles of a run whose coordinator is gone: nobody trains any more."""
+    """The cycles of a run whose coordinator is gone: the last one is over too."""
     if not cycles or cycles[-1].is_terminal():
         return cycles
     last = msgspec.structs.replace(
@@ -164,21 +184,21 @@ def _detail_of(state: RunState, now_ns: int) -> str:
     return f"{state.status_detail}; {wait}" if cycle.cycle_id > 1 else wait
 
 
-def _missing(state: RunState, cycle_id: int) -> list[Member]:
+def _missing(state: RunState, cycle_id: int) -> list[KnownNode]:
     """Nodes of the last world that are not in this cycle yet."""
     ranks = next((each.ranks for each in reversed(state.cycles) if each.ranks is not None), ())
     members = (state.members.get(incarnation) for incarnation in ranks)
     return [member for member in members if member is not None and member.arrived_in != cycle_id]
 
 
-def _tell_absence(member: Member, now_ns: int) -> str:
+def _describe_absence(member: KnownNode, now_ns: int) -> str:
     if member.status is NodeStatus.ALIVE:
         return "stopping workers"
     seen_ns = member.silent_since_ns or member.end_ns or now_ns
     return f"last seen {max(0, now_ns - seen_ns) / NS:.0f} s ago"
 
 
-def _tell_names(members: list[Member]) -> str:
+def _join_names(members: list[KnownNode]) -> str:
     """`infra ranks 5, 7 and 9`; or the nodes' names, where one has no infra rank."""
     ranks = [str(member.infra_rank) for member in members if member.infra_rank is not None]
     has_ranks = len(ranks) == len(members)
@@ -188,7 +208,7 @@ def _tell_names(members: list[Member]) -> str:
     return f"infra rank{'s' if others else ''} {text}" if has_ranks else text
 
 
-def _in_order(state: RunState) -> Iterator[Member]:
+def _in_order(state: RunState) -> Iterator[KnownNode]:
     for member in state.members.values():
         if member.status is not NodeStatus.DEAD:
             yield member

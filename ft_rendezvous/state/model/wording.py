@@ -1,4 +1,4 @@
-"""What is known of a run, in words: a sentence for every event, durations, and what is missing. Pure."""
+"""A run in words: a sentence for every event, local times, causes. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import AnyEvent, Event, StateTold
-from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.state.model.events import AnyEntry, Event, StateTold
+from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.text import clean, count, duration, listing
 
-CAUSES = {
+CAUSE_WORDS = {
     "first": "the beginning",
     "workers_failed": "workers failed",
     "nodes_lost": "nodes lost",
@@ -19,7 +19,7 @@ CAUSES = {
     "nodes_drain": "drains",
     "world_grows": "growing",
 }
-"""What a cycle was opened for, by its kind."""
+"""Why a cycle was opened, by the kind of its cause."""
 
 
 def describe(event: Event, names: Mapping[str, str] | None = None) -> str:
@@ -28,7 +28,7 @@ def describe(event: Event, names: Mapping[str, str] | None = None) -> str:
 
 
 def names_in(event: Event) -> Iterable[tuple[str, str]]:
-    """Incarnations and names that an event tells."""
+    """Incarnations and names that are in an event."""
     match event.event:
         case journal.NodeJoined():
             yield event.event.incarnation, event.event.node
@@ -37,7 +37,7 @@ def names_in(event: Event) -> Iterable[tuple[str, str]]:
                 yield member.incarnation, member.name
 
 
-def _describe(entry: AnyEvent, names: Mapping[str, str]) -> str:
+def _describe(entry: AnyEntry, names: Mapping[str, str]) -> str:
     match entry:
         case journal.RunBegan():
             return f"run {entry.run_id} begins on {entry.host}, for {entry.settings.get('nnodes', 'some')} nodes"
@@ -51,6 +51,8 @@ def _describe(entry: AnyEvent, names: Mapping[str, str]) -> str:
             return "the store host was ended, and the run with it"
         case journal.CycleOpened():
             return f"cycle {entry.cycle_id} opens: {entry.why}"
+        case journal.CauseCorrected():
+            return f"the cause of cycle {entry.cycle_id} is corrected: {entry.why}"
         case journal.CycleWaits():
             return f"cycle {entry.cycle_id} waits: {entry.reason}"
         case journal.CycleSealed():
@@ -61,16 +63,16 @@ def _describe(entry: AnyEvent, names: Mapping[str, str]) -> str:
                 f"train{'s' if active == 1 else ''}{spares}; master {entry.master}"
             )
         case journal.CyclePlaced():
-            return f"cycle {entry.cycle_id} is placed: {entry.summary}"
+            return f"cycle {entry.cycle_id} is placed: {entry}"
         case journal.CycleCalled(nodes=()):
             return f"cycle {entry.cycle_id + 1} is called at the next checkpoint: {entry.reason}"
         case journal.CycleCalled():
-            return f"{listing(entry.nodes)} shall give up {_places(len(entry.nodes))}: {entry.reason}"
+            return f"{listing(entry.nodes)} must give up {_places(len(entry.nodes))}: {entry.reason}"
         case journal.CycleSettled() if entry.first is not None:
             return f"cycle {entry.cycle_id} is settled: {entry.failures:,} failed, first {entry.first.node}"
         case journal.CycleSettled():
             tail = f" for {count(entry.failures, 'failure')}" if entry.failures else ""
-            return f"cycle {entry.cycle_id} is settled: nobody is charged{tail}"
+            return f"cycle {entry.cycle_id} is settled: no node is charged{tail}"
         case journal.NodeJoined():
             where = f", domain {entry.domain}" if entry.domain else ""
             return f"{entry.node} joins{' as a spare' if entry.is_spare else ''}{where}"
@@ -120,4 +122,4 @@ def local_time(time_ns: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def cause_in_words(cause: str) -> str:
-    return CAUSES.get(cause, cause.replace("_", " "))
+    return CAUSE_WORDS.get(cause, cause.replace("_", " "))

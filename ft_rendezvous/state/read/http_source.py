@@ -12,20 +12,20 @@ from urllib.parse import parse_qs, quote, urlsplit
 import msgspec
 
 from ft_rendezvous.errors import StateUnavailable
-from ft_rendezvous.state.model.events import decode_event
+from ft_rendezvous.state.model.events import decode_line
 from ft_rendezvous.state.model.records import SCHEMA_VERSION, Cycle, Node, Run
 from ft_rendezvous.state.read.sources import Picture
 
 T = TypeVar("T")
 
 API = "/api/ft/v1"
-PATIENCE_S = 10.0
-"""For an answer. Whoever serves thousands of nodes answers in a tenth of a second."""
-SILENCE_S = 60.0
+ANSWER_TIMEOUT_S = 10.0
+"""For an answer. A server with thousands of nodes answers in a tenth of a second."""
+STREAM_TIMEOUT_S = 60.0
 """How long a stream of events may be silent: there is one per lease as long as the run lives."""
-RETRY_S = 0.5
+RETRY_DELAY_S = 0.5
 RETRIES = 3
-"""A stream that breaks is taken up again where it broke; so often in a row without an event, and then no more."""
+"""A broken stream is taken up again where it broke; this many times in a row without an event."""
 
 
 class _Refusal(msgspec.Struct):
@@ -33,7 +33,7 @@ class _Refusal(msgspec.Struct):
     next: str = ""
 
 
-class _Version(msgspec.Struct):
+class _RecordVersion(msgspec.Struct):
     schema_version: int = SCHEMA_VERSION
 
 
@@ -61,7 +61,7 @@ class HttpSource:
     def look(self) -> Picture:
         run = self._get(f"/runs/{self._run_id}", Run)
         if self._last is not None and self._last.run.event_id == run.event_id:
-            # Nothing has happened: nobody's nodes are asked for again.
+            # Nothing has happened: the nodes are not read again.
             return msgspec.structs.replace(self._last, run=run)
         self._last = Picture(
             run=run,
@@ -75,7 +75,7 @@ class HttpSource:
         while True:
             try:
                 for line in self._stream(after, is_followed):
-                    event = decode_event(line)
+                    event = decode_line(line)
                     after, failures = max(after, event.event_id), 0
                     has_ended = has_ended or type(event.event).__name__ in ("RunEnded", "HostLeft")
                     yield line
@@ -83,13 +83,13 @@ class HttpSource:
                 if not is_followed or (failures >= RETRIES and not has_ended):
                     raise self._gone(error) from error
             except msgspec.MsgspecError as error:
-                raise StateUnavailable(f"{self._address} sent what is no event: {error}") from error
+                raise StateUnavailable(f"{self._address} sent a line that is no event: {error}") from error
             if not is_followed or has_ended:
                 return
             if failures >= RETRIES:
                 raise StateUnavailable(f"{self._address} sends no more events: the run has ended, or its host is lost")
             failures += 1
-            self._sleep(RETRY_S)
+            self._sleep(RETRY_DELAY_S)
 
     # --- requests ---------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class HttpSource:
 
     def _get(self, path: str, kind: type[T]) -> T:
         try:
-            with closing(http.client.HTTPConnection(self._host, self._port, timeout=PATIENCE_S)) as connection:
+            with closing(http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_TIMEOUT_S)) as connection:
                 connection.request("GET", API + path, headers=self._headers())
                 response = connection.getresponse()
                 body = response.read()
@@ -120,7 +120,7 @@ class HttpSource:
     def _stream(self, after: int, is_followed: bool) -> Iterator[bytes]:
         """The lines of one connection's server-sent events."""
         path = f"{API}/runs/{self._run_id}/events?after={after}" + ("" if is_followed else "&follow=0")
-        with closing(http.client.HTTPConnection(self._host, self._port, timeout=SILENCE_S)) as connection:
+        with closing(http.client.HTTPConnection(self._host, self._port, timeout=STREAM_TIMEOUT_S)) as connection:
             connection.request("GET", path, headers=self._headers() | {"Accept": "text/event-stream"})
             response = connection.getresponse()
             if response.status != http.client.OK:
@@ -147,9 +147,11 @@ class HttpSource:
 
     def _unread(self, body: bytes, error: Exception) -> StateUnavailable:
         try:
-            first = msgspec.json.decode(body, type=list[_Version] | _Version)
+            first = msgspec.json.decode(body, type=list[_RecordVersion] | _RecordVersion)
             version = (
-                first.schema_version if isinstance(first, _Version) else max(each.schema_version for each in first)
+                first.schema_version
+                if isinstance(first, _RecordVersion)
+                else max(each.schema_version for each in first)
             )
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
             version = 0

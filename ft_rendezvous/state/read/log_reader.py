@@ -1,8 +1,8 @@
-"""Reading what was recorded of a run, while it is being written or years later, damaged or not.
+"""Reads the export log of a run, while it is being written or years later, damaged or not.
 
-A state is only ever told for what was read without a gap: after a line that is damaged or missing, nothing counts until
-the log tells the whole state again, at the beginning of its next file. What was skipped is counted. One line is in
-memory at a time.
+The state holds only events that were read without a gap. After a damaged or missing line, events do not count until the
+log holds the whole state again, at the beginning of its next file. Skipped events are counted. One line is in memory
+at a time.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import msgspec
 from ft_rendezvous.core.model import Verdict
 from ft_rendezvous.errors import ProtocolBug, StateUnavailable
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import Event, StateTold, decode_event, take_event
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import Event, StateTold, decode_line, take_event
 from ft_rendezvous.state.model.records import SCHEMA_VERSION
-from ft_rendezvous.state.model.view import reconcile, view_cycles, view_nodes, view_run
+from ft_rendezvous.state.model.run_state import RunState
+from ft_rendezvous.state.model.view import has_vanished, view_cycles, view_nodes, view_run
 from ft_rendezvous.state.record.folders import list_files
 from ft_rendezvous.text import count
 
-POLL_S = 0.25
+LOG_POLL_S = 0.25
 """How often a log that is followed is looked at."""
-LONGEST_LINE = 256 * 1024 * 1024
-"""In bytes. What has no end by then, such as a file that a crash left full of zeros, is no line."""
+MAX_EVENT_BYTES = 256 * 1024 * 1024
+"""A line without an end by then is no event: a crash may leave a file full of zeros."""
 GAPS_KEPT = 100
 
 _UNFOLDABLE = (LookupError, AssertionError, AttributeError, ArithmeticError, ValueError, TypeError, ProtocolBug)
-"""What an event can cause that was changed on the disk and is JSON all the same."""
+"""Errors from an event that was changed on the disk and is still JSON."""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -42,10 +42,10 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Missing(msgspec.Struct, kw_only=True):
-    """What could not be read."""
+    """Parts of a log that could not be read."""
 
     events: int = 0
-    """Recorded or to be expected, and not told."""
+    """Missing in the log, or not counted."""
     damaged_lines: int = 0
     torn: bool = False
     """The last line has no end: it was being written, or its writer was killed."""
@@ -58,25 +58,25 @@ class Missing(msgspec.Struct, kw_only=True):
         return not (self.events or self.damaged_lines or self.torn)
 
 
-class Told(NamedTuple):
+class LoggedEvent(NamedTuple):
     """An event and its line."""
 
     event: Event
     line: bytes
 
 
-class _Version(msgspec.Struct):
+class _LineVersion(msgspec.Struct):
     schema_version: int
 
 
-class LogReader:
-    """Reads one run's files once, from the beginning or from where a told state makes it unnecessary.
+class EventLogReader:
+    """Reads one run's files once, from the beginning or from a later file that begins with the whole state.
 
     Every call of `read` goes on where the last one ended.
     """
 
     def __init__(self, run_dir: Path, *, after: int | None = 0) -> None:
-        """Begin so that all events after this one are read; None: only the state as it is now is wanted."""
+        """Begin so that all events after this one are read; None: only the state of now is wanted."""
         self.state = RunState()
         self.heard_ns = 0
         """The newest time in any line, also in those that could not be counted."""
@@ -92,7 +92,7 @@ class LogReader:
         self._offset = 0
         """Where the first line begins that was not read to its end."""
         self._rest = b""
-        """What is there of that line."""
+        """The part of that line that is there."""
         self._start(after)
 
     @property
@@ -110,23 +110,23 @@ class LogReader:
         )
 
     def has_vanished(self, now_ns: int) -> bool:
-        """Whether the coordinator is gone without a word, by its lease."""
+        """Whether the coordinator is gone without a verdict, by its lease."""
         uncounted_ns = max(0, self.heard_ns - self.state.time_ns)
-        return self.verdict is None and reconcile(self.state, now_ns - uncounted_ns)
+        return self.verdict is None and has_vanished(self.state, now_ns - uncounted_ns)
 
-    def read(self) -> Iterator[Told]:
-        """What was written since the last call, folded into `state` before it is told."""
+    def read(self) -> Iterator[LoggedEvent]:
+        """The events since the last call; each is folded into `state` before it is given."""
         while True:
-            # Looked up first: whatever is appended to a file that has a successor was there before its successor.
+            # Looked up first: once a file has a successor, nothing is appended to it any more.
             later = next((each for each in self._files() if each[0] > self._number), None)
             for line in self._lines():
                 if (event := self._take(line)) is not None:
-                    yield Told(event, line)
+                    yield LoggedEvent(event, line)
             # A line that is a whole object lacks its newline and nothing else.
             if self._rest.endswith(b"}") and (event := self._try(self._rest)) is not None:
                 line, self._rest = self._rest + b"\n", b""
                 if self._accept(event):
-                    yield Told(event, line)
+                    yield LoggedEvent(event, line)
             if later is None:
                 break
             if self._rest:
@@ -164,7 +164,7 @@ class LogReader:
     def _peek(self, path: Path) -> Event | None:
         try:
             with path.open("rb") as file:
-                return decode_event(file.readline(LONGEST_LINE))
+                return decode_line(file.readline(MAX_EVENT_BYTES))
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
@@ -175,7 +175,7 @@ class LogReader:
         try:
             self._file = path.open("rb")
         except FileNotFoundError:
-            self._file = None  # Somebody tidied up; the next file tells the state.
+            self._file = None  # An operator deleted it; the next file begins with the state.
         except OSError as error:
             raise StateUnavailable(f"{path} cannot be read: {error.strerror}") from error
 
@@ -185,11 +185,11 @@ class LogReader:
             if self._file is not None:
                 # A line without an end is read anew: a writer whose disk was full takes back what it wrote of it.
                 self._file.seek(self._offset)
-            while self._file is not None and (line := self._file.readline(LONGEST_LINE)):
+            while self._file is not None and (line := self._file.readline(MAX_EVENT_BYTES)):
                 if line.endswith(b"\n"):
                     self._offset += len(line)
                     yield line
-                elif len(line) < LONGEST_LINE:
+                elif len(line) < MAX_EVENT_BYTES:
                     self._rest = line
                     return
                 else:
@@ -212,7 +212,7 @@ class LogReader:
 
     def _try(self, line: bytes) -> Event | None:
         try:
-            event = decode_event(line)
+            event = decode_line(line)
             version = event.schema_version
         except (msgspec.MsgspecError, UnicodeDecodeError):
             event, version = None, _version_of(line)
@@ -265,12 +265,12 @@ class LogReader:
         self._missing.damaged_lines += 1
 
     def _fold_until(self, event_id: int) -> RunState:
-        """The state again, as of this event: the one that was folded is half another."""
-        again = LogReader(self._run_dir, after=event_id)
+        """The state as of this event, read again: the one in memory holds half of the bad event."""
+        again = EventLogReader(self._run_dir, after=event_id)
         try:
             if again.state.event_id != event_id:
-                for told in again.read():
-                    if told.event.event_id == event_id:
+                for logged in again.read():
+                    if logged.event.event_id == event_id:
                         break
         finally:
             again.close()
@@ -284,18 +284,18 @@ class LogReader:
 
 
 def read_events(run_dir: Path) -> Iterator[Event]:
-    """All events of a run that can be read, oldest first; where some are missing, the state after them is told."""
-    reader = LogReader(run_dir)
+    """All events of a run that can be read, oldest first; a `StateTold` where some are missing."""
+    reader = EventLogReader(run_dir)
     try:
-        for told in reader.read():
-            yield told.event
+        for logged in reader.read():
+            yield logged.event
     finally:
         reader.close()
 
 
 def load(run_dir: Path) -> tuple[RunState, Missing]:
-    """The newest state that can be known, and what was missing on the way to it."""
-    reader = LogReader(run_dir, after=None)
+    """The newest state that can be read, and what was missing before it."""
+    reader = EventLogReader(run_dir, after=None)
     try:
         for _ in reader.read():
             pass
@@ -304,23 +304,23 @@ def load(run_dir: Path) -> tuple[RunState, Missing]:
     return reader.state, reader.missing
 
 
-def follow(
+def follow_log(
     run_dir: Path,
     *,
     after: int = 0,
-    poll_s: float = POLL_S,
+    poll_s: float = LOG_POLL_S,
     clock_ns: Callable[[], int] = time.time_ns,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Told]:
+) -> Iterator[LoggedEvent]:
     """All events after this one, and further ones as they are written, until the run has ended or vanished."""
-    reader = LogReader(run_dir, after=after)
+    reader = EventLogReader(run_dir, after=after)
     try:
         while True:
             was_quiet = True
-            for told in reader.read():
-                if told.event.event_id > after:
+            for logged in reader.read():
+                if logged.event.event_id > after:
                     was_quiet = False
-                    yield told
+                    yield logged
             # Nodes still leave after the verdict.
             if was_quiet and (reader.verdict or reader.state.status.is_terminal() or reader.has_vanished(clock_ns())):
                 return
@@ -331,13 +331,13 @@ def follow(
 
 def _version_of(line: bytes) -> int:
     try:
-        return msgspec.json.decode(line, type=_Version).schema_version
+        return msgspec.json.decode(line, type=_LineVersion).schema_version
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return 0
 
 
 def _is_sound(state: RunState) -> bool:
-    """Whether a told state can be shown. One flipped bit in it and it may contradict itself."""
+    """Whether a state can be shown. With one flipped bit, a state may contradict itself."""
     try:
         view_run(state, state.time_ns)
         view_cycles(state, state.time_ns)
@@ -348,7 +348,7 @@ def _is_sound(state: RunState) -> bool:
 
 
 def describe_missing(missing: Missing) -> str:
-    """What is missing, in half a sentence; empty if nothing is."""
+    """The missing parts in words; empty if there are none."""
     parts = []
     if missing.events:
         parts.append(f"{count(missing.events, 'event')} {'is' if missing.events == 1 else 'are'} missing")

@@ -1,6 +1,6 @@
-"""Where somebody outside a run can look at it: a state_dir, the HTTP API, or the run's own store.
+"""Where the state of a run can be read from outside: a state_dir, the HTTP API, or the run's own store.
 
-All three tell the same: a picture of the run as it is now, and its events as lines.
+All three give the same: a picture of the run as it is now, and its events as lines.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Protocol
 import msgspec
 
 from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
-from ft_rendezvous.state.model.events import decode_event, tell_state
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import decode_line, encode_state_line
 from ft_rendezvous.state.model.records import END_OF_RUN, Cycle, Node, Run
+from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.model.view import end_last, view_cycles, view_nodes, view_run, view_vanished
-from ft_rendezvous.state.read.log_reader import POLL_S, LogReader, Missing, describe_missing, follow
+from ft_rendezvous.state.read.log_reader import LOG_POLL_S, EventLogReader, Missing, describe_missing, follow_log
+from ft_rendezvous.state.read.store_query import QueryAnswer, QueryClient
 from ft_rendezvous.state.record.folders import choose_run
 
 
@@ -29,33 +30,17 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """Oldest first."""
     nodes: list[Node]
     missing: Missing | None = None
-    """What could not be read of the log; None: it was asked of the living, who know it all."""
+    """What could not be read of the log; None if a live run answered, which knows all of it."""
 
 
-class Source(Protocol):
-    """A place to look at one run."""
+class RunSource(Protocol):
+    """A place to read one run from."""
 
     def look(self) -> Picture:
         """The run as it is now. Raises StateUnavailable."""
 
     def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
         """Events with a higher id than this, those that are there or until the run ends. Raises StateUnavailable."""
-
-
-class Glimpse(Protocol):
-    """What a store holds for onlookers."""
-
-    @property
-    def state(self) -> RunState: ...
-
-    @property
-    def lines(self) -> list[bytes]: ...
-
-
-class Visitor(Protocol):
-    """What `StoreSource` needs of `window.Visitor`."""
-
-    def look(self, after: int) -> Glimpse: ...
 
 
 class FolderSource:
@@ -66,7 +51,7 @@ class FolderSource:
         self.missing = Missing()
         """Of the lines that were read last, if they were not followed."""
         self._clock_ns = clock_ns
-        self._reader = LogReader(self.folder.path, after=None)
+        self._reader = EventLogReader(self.folder.path, after=None)
 
     def look(self) -> Picture:
         for _ in self._reader.read():
@@ -75,14 +60,14 @@ class FolderSource:
 
     def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
         if is_followed:
-            for told in follow(self.folder.path, after=after, clock_ns=self._clock_ns):
-                yield told.line
+            for logged in follow_log(self.folder.path, after=after, clock_ns=self._clock_ns):
+                yield logged.line
             return
-        reader = LogReader(self.folder.path, after=after)
+        reader = EventLogReader(self.folder.path, after=after)
         try:
-            for told in reader.read():
-                if told.event.event_id > after:
-                    yield told.line
+            for logged in reader.read():
+                if logged.event.event_id > after:
+                    yield logged.line
         finally:
             self.missing = reader.missing
             reader.close()
@@ -92,37 +77,37 @@ class StoreSource:
     """A live run, through its store."""
 
     def __init__(
-        self, visitor: Visitor, clock_ns: Callable[[], int], sleep: Callable[[float], None] = time.sleep
+        self, client: QueryClient, clock_ns: Callable[[], int], sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._visitor = visitor
+        self._client = client
         self._clock_ns = clock_ns
         self._sleep = sleep
         self._newest = 0
 
     def look(self) -> Picture:
         # Only the state is wanted: no event is newer than the newest.
-        state = self._glimpse(self._newest).state
+        state = self._query(self._newest).state
         self._newest = state.event_id
         return picture_state(state, self._clock_ns())
 
     def lines(self, after: int, is_followed: bool) -> Iterator[bytes]:
         while True:
-            glimpse = self._glimpse(after)
-            if after and _first_id(glimpse.lines) > after + 1:
-                # What lies between is not kept any more: who follows goes on from the state.
-                after = glimpse.state.event_id
-                yield tell_state(glimpse.state)
+            answer = self._query(after)
+            if after and _first_id(answer.lines) > after + 1:
+                # The events between are not kept any more: the reader goes on from the state.
+                after = answer.state.event_id
+                yield encode_state_line(answer.state)
                 continue
-            for line in glimpse.lines:
-                after = max(after, decode_event(line).event_id)
+            for line in answer.lines:
+                after = max(after, decode_line(line).event_id)
                 yield line
-            if not is_followed or (glimpse.state.status.is_terminal() and not glimpse.lines):
+            if not is_followed or (answer.state.status.is_terminal() and not answer.lines):
                 return
-            self._sleep(POLL_S)
+            self._sleep(LOG_POLL_S)
 
-    def _glimpse(self, after: int) -> Glimpse:
+    def _query(self, after: int) -> QueryAnswer:
         try:
-            return self._visitor.look(after)
+            return self._client.look(after)
         except StoreUnavailable as error:
             raise StateUnavailable(
                 f"{error}: the run has ended, or its host is lost; its state_dir and verdict_file say which"
@@ -130,7 +115,7 @@ class StoreSource:
 
 
 def _first_id(lines: list[bytes]) -> int:
-    return decode_event(lines[0]).event_id if lines else 0
+    return decode_line(lines[0]).event_id if lines else 0
 
 
 def picture_state(state: RunState, now_ns: int) -> Picture:
@@ -140,8 +125,8 @@ def picture_state(state: RunState, now_ns: int) -> Picture:
     return Picture(run=run, cycles=view_cycles(state, now_ns), nodes=view_nodes(state))
 
 
-def picture_log(reader: LogReader, now_ns: int) -> Picture:
-    """What a log tells: of a run that vanished its last known state, and how it ended even if the rest is damaged."""
+def picture_log(reader: EventLogReader, now_ns: int) -> Picture:
+    """The run as its log says; it also knows how a run ended whose log is damaged or whose coordinator vanished."""
     missing = reader.missing
     if reader.state.began is None:
         if missing.is_empty():

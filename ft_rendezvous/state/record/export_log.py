@@ -1,7 +1,7 @@
 """The export log: a run's events as lines of JSON, in files that are rotated by size (`folders` names them).
 
 Every file but the first begins with the state so far, so that it can be read alone. A disk that is full, read-only or
-slow costs events, one warning and no memory; what was missed is made good by the state when there is room again.
+slow costs events, one warning and no memory. When there is room again, the log goes on with the whole state.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ft_rendezvous.state.record.stream import Stream, write_all
 log = logging.getLogger("ft_rendezvous")
 
 LOG_BYTES = 100_000_000
-RETRY_S = 5.0
-"""How long to leave a disk alone that has refused."""
+DISK_RETRY_DELAY_S = 5.0
+"""How long to wait after a disk has refused to write."""
 
 
 class ExportLog:
-    """Writes what it is told, in a thread of its own."""
+    """Writes lines to the log, in a thread of its own."""
 
     def __init__(
         self,
         folder: Path,
         log_bytes: int = LOG_BYTES,
-        retry_s: float = RETRY_S,
+        retry_s: float = DISK_RETRY_DELAY_S,
         write: Callable[[int, memoryview], int] = os.write,
     ) -> None:
         self._folder, self._log_bytes, self._retry_s, self._write = folder, log_bytes, retry_s, write
@@ -50,11 +50,11 @@ class ExportLog:
             self._is_slow = True
             log.warning("the disk of %s is too slow: events are missing there; training goes on", self._folder)
 
-    def close(self, patience_s: float) -> bool:
-        """Write what waits to be written. False if the disk does not take it in time."""
+    def close(self, timeout_s: float) -> bool:
+        """Write all lines that wait. False if the disk does not take them in time."""
         self._stream.close()
         self._ended.set()
-        self._thread.join(patience_s)
+        self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -96,16 +96,16 @@ class ExportLog:
     def _rotate_if_due(self) -> None:
         if self._size_bytes < self._rotate_bytes:
             return
-        state = self._stream.tell_if_idle()
+        state = self._stream.state_line_if_idle()
         if state is not None:
             self._close_file()
             self._open_next()
-            # A state that fills a file alone must not be told again after every event.
+            # A state that fills a file alone must not be written again after every event.
             self._rotate_bytes = max(self._log_bytes, 2 * len(state))
             self._append(state)
 
     def _cut_torn_line(self, fd: int) -> None:
-        """Whatever was written of the lines is taken back; where that fails too, the next file goes on."""
+        """Take back the lines that were written in part; if that fails too, the next file goes on."""
         try:
             os.ftruncate(fd, self._size_bytes)
         except OSError:

@@ -1,7 +1,7 @@
-"""The keeper: a process beside the store host that writes a run's events down and shows them to whoever asks.
+"""The keeper: a process beside the store host that writes a run's events to a log and serves them over HTTP.
 
-Reads its configuration and then events from standard input, as `feed` writes them; ends when that ends. Nothing that
-happens here can reach the run.
+It reads its configuration and then events from standard input, where `keeper_pipe` writes them, and ends with it. No
+fault of this process can reach the run.
 """
 
 from __future__ import annotations
@@ -18,67 +18,68 @@ from pathlib import Path
 import msgspec
 
 from ft_rendezvous.config.addresses import format_endpoint
-from ft_rendezvous.state.model.events import Event, decode_event
+from ft_rendezvous.state.model.events import Event, decode_line
 from ft_rendezvous.state.record.export_log import ExportLog
-from ft_rendezvous.state.record.pipe import KeeperConfig
+from ft_rendezvous.state.record.keeper_pipe import KeeperConfig
 
 log = logging.getLogger("ft_rendezvous")
 
-FLUSH_S = 4.0
+FLUSH_TIMEOUT_S = 4.0
 """How long a slow disk may take at the end."""
-FOLLOWERS_S = 1.0
-"""How long those who follow may take to hear the end."""
+FOLLOWERS_GRACE_S = 1.0
+"""How long clients that follow may take to read the end."""
 NICENESS = 5
 
 Sink = Callable[[Event, bytes], None]
 
 
 def keep(config: KeeperConfig, lines: Iterator[bytes]) -> None:
-    """Write down and show what comes, until nothing more does."""
+    """Write and serve the events that come, until the input ends."""
     export = None if config.folder is None else ExportLog(Path(config.folder), config.log_bytes)
     sinks: list[Sink] = [] if export is None else [export.put]
     if config.port is None:
         _pass_on(lines, sinks)
     else:
         _show(config, config.port, lines, sinks)
-    if export is not None and not export.close(FLUSH_S):
+    if export is not None and not export.close(FLUSH_TIMEOUT_S):
         log.warning("the disk of %s is too slow: the last events are missing there", config.folder)
 
 
 def _pass_on(lines: Iterator[bytes], sinks: list[Sink]) -> None:
+    """Decode each line once. A line that is no event ends this process: the next one begins with the whole state."""
     for line in lines:
         if not line.endswith(b"\n"):
-            return  # The host died in the middle of a word.
-        event = decode_event(line)
+            return  # The host died in the middle of a line.
+        event = decode_line(line)
         for sink in sinks:
             sink(event, line)
 
 
 def _show(config: KeeperConfig, port: int, lines: Iterator[bytes], sinks: list[Sink]) -> None:
     """Serve HTTP in this thread while another one reads."""
-    # The web stack takes a moment to import; who only writes a log does not need it.
+    # The web stack takes a moment to import, and a keeper that only writes a log does not need it.
     from ft_rendezvous.state.web.app import make_app  # noqa: PLC0415
-    from ft_rendezvous.state.web.hub import Hub  # noqa: PLC0415
+    from ft_rendezvous.state.web.live_run import LiveRun  # noqa: PLC0415
     from ft_rendezvous.state.web.serving import Serving, serve  # noqa: PLC0415
 
-    hub = Hub()
+    live_run = LiveRun()
     over = threading.Event()
 
     def read() -> None:
         try:
-            _pass_on(lines, [*sinks, lambda _event, line: hub.take(line)])
+            _pass_on(lines, [*sinks, live_run.take])
         finally:
-            hub.end()
+            live_run.end()
             over.set()
 
-    def tell(serving: Serving) -> None:
+    def on_ready(serving: Serving) -> None:
         log.info("the state of this run is at http://%s", format_endpoint(serving.addr, serving.port))
         threading.Thread(target=_stop_at_end, args=(over, serving.stop), daemon=True).start()
 
     reader = threading.Thread(target=read, name="ft-keeper-reader", daemon=True)
     reader.start()
     try:
-        serve(make_app(hub, config.token), config.addr, port, tell)
+        serve(make_app(live_run, config.token), config.addr, port, on_ready)
     except OSError as error:
         text = "the state cannot be served at %s: %s: choose another state_port next time; training goes on"
         log.warning(text, format_endpoint(config.addr, port), error.strerror or error)
@@ -87,7 +88,7 @@ def _show(config: KeeperConfig, port: int, lines: Iterator[bytes], sinks: list[S
 
 def _stop_at_end(over: threading.Event, stop: Callable[[], None]) -> None:
     over.wait()
-    threading.Event().wait(FOLLOWERS_S)
+    threading.Event().wait(FOLLOWERS_GRACE_S)
     stop()
 
 

@@ -1,7 +1,7 @@
-"""Events on their way to somebody who may be slow, or gone: folded at once, kept up to a limit, told again if lost.
+"""A queue of events to a reader that may be slow or gone: folded at once, kept up to a limit, replaced if lost.
 
-The one who tells never waits and never needs more than so much memory. What does not fit is dropped, and made good by
-the whole state as soon as the other side takes something again.
+The writer never waits and never needs more memory than the limit. Lines that do not fit are dropped. The reader gets
+the whole state instead as soon as it takes again.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from ft_rendezvous.state.model.events import Event, encode_event, take_event, tell_state
-from ft_rendezvous.state.model.known import RunState
+from ft_rendezvous.state.model.events import Event, encode_line, encode_state_line, take_event
+from ft_rendezvous.state.model.run_state import RunState
 
-MOST_BYTES = 16 << 20
+MAX_WAITING_BYTES = 16 << 20
 
 
 def write_all(fd: int, data: bytes, write: Callable[[int, memoryview], int] = os.write) -> None:
-    """Write until nothing is left; blocks where the other side does."""
+    """Write all bytes; blocks as long as the other side does."""
     left = memoryview(data)
     while left:
         written = write(fd, left)
@@ -29,9 +29,9 @@ def write_all(fd: int, data: bytes, write: Callable[[int, memoryview], int] = os
 
 
 class Stream:
-    """One fold, and the lines that wait to be taken; for several threads."""
+    """One fold, and the lines that wait for the reader. Thread-safe."""
 
-    def __init__(self, state: RunState | None = None, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, state: RunState | None = None, most_bytes: int = MAX_WAITING_BYTES) -> None:
         self._state = state or RunState()
         self._most_bytes = most_bytes
         self._lines: deque[bytes] = deque()
@@ -43,11 +43,11 @@ class Stream:
         """Lines that did not fit, or did not arrive."""
 
     def put(self, event: Event, line: bytes | None = None) -> bool:
-        """Fold an event, and keep its line for whoever takes. Raises ProtocolBug for what cannot follow.
+        """Fold an event, and keep its line for the reader. Raises ProtocolBug for an event that cannot follow.
 
-        False if the line was dropped: the other side is too slow.
+        False if the line was dropped: the reader is too slow.
         """
-        line = encode_event(event) if line is None else line
+        line = encode_line(event) if line is None else line
         with self._changed:
             self._state = take_event(self._state, event)
             if not self._is_behind and self._waiting_bytes + len(line) > self._most_bytes:
@@ -61,33 +61,33 @@ class Stream:
             return not self._is_behind
 
     def take(self) -> bytes | None:
-        """Whole lines, all that wait; blocks until there are some. None when the stream is closed and empty."""
+        """All lines that wait; blocks until there are some. None when the stream is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._is_behind or self._is_closed)
             if self._is_behind:
                 self._is_behind = False
-                return tell_state(self._state)
+                return encode_state_line(self._state)
             taken = b"".join(self._lines)
             self._lines.clear()
             self._waiting_bytes = 0
             return taken or None
 
     def lose(self, taken: bytes) -> None:
-        """What was taken did not arrive: the next to be taken is the whole state."""
+        """Lines that were taken did not arrive: the reader gets the whole state next."""
         with self._changed:
             self._drop(taken.count(b"\n"))
 
-    def tell_if_idle(self) -> bytes | None:
-        """The state, where nothing waits to be taken; so whoever has taken everything may begin anew with it."""
+    def state_line_if_idle(self) -> bytes | None:
+        """The whole state as a line, if no line waits: a reader that has taken all lines may begin anew with it."""
         with self._changed:
-            return None if self._lines or self._is_behind else tell_state(self._state)
+            return None if self._lines or self._is_behind else encode_state_line(self._state)
 
-    def tell(self) -> bytes:
+    def state_line(self) -> bytes:
         with self._changed:
-            return tell_state(self._state)
+            return encode_state_line(self._state)
 
     def close(self) -> None:
-        """No more will be put."""
+        """No more events will be put."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

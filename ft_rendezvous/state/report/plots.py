@@ -7,14 +7,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ft_rendezvous.state.model.known import NS
 from ft_rendezvous.state.model.records import Run
+from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.model.wording import cause_in_words
-from ft_rendezvous.state.report.report import Phase, Report, Span
+from ft_rendezvous.state.report.run_report import RunPhase, RunReport, Span
 from ft_rendezvous.text import clean, duration
 
-PHASES = {Phase.TRAINING: "#7fb98a", Phase.WAITING: "#c9cdd3", Phase.UNKNOWN: "#ffffff"}
-CAUSES = {
+PHASE_COLORS = {RunPhase.TRAINING: "#7fb98a", RunPhase.WAITING: "#c9cdd3", RunPhase.UNKNOWN: "#ffffff"}
+CAPHASE_COLORS = {
     "nodes_lost": "#c4452d",
     "workers_failed": "#8652a8",
     "node_left": "#b07d12",
@@ -22,14 +22,14 @@ CAUSES = {
     "restart_requested": "#1b8a8f",
     "world_grows": "#5b6470",
 }
-OTHER = "#222222"
+OTHER_COLOR = "#222222"
 INK = "#30363d"
 SEEN = 350
-"""The least part of the whole width that can be seen."""
+"""The smallest part of the whole width that can be seen."""
 FEW_SPANS = 250
-"""So many are drawn one by one."""
+"""Up to this number, spans are drawn one by one."""
 MARKED = 60
-"""So many cycles have their numbers written to them, if there is room."""
+"""At most this number of cycles get their number, if there is room."""
 
 
 class CannotDraw(Exception):
@@ -39,7 +39,7 @@ class CannotDraw(Exception):
         super().__init__("no plot without matplotlib: pip install 'ft-rendezvous[plots]'")
 
 
-def draw_timeline(run: Run, report: Report, path: Path) -> None:
+def draw_timeline(run: Run, report: RunReport, path: Path) -> None:
     """Write the picture. Raises CannotDraw without matplotlib."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415
@@ -74,20 +74,20 @@ def _draw_band(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -> 
 
 
 def _draw_spans(axes: Any, spans: Sequence[Span], whole_ns: int) -> None:
-    """Each one; what is too short to be seen is drawn as wide as can be seen."""
+    """Each span; one that is too short is drawn wide enough to be seen."""
     least = _days(whole_ns) / SEEN
-    for span in sorted(spans, key=lambda span: span.phase is Phase.LOST):
+    for span in sorted(spans, key=lambda span: span.phase is RunPhase.LOST):
         width = _days(span.end_ns - span.start_ns)
-        is_lost = span.phase is Phase.LOST
+        is_lost = span.phase is RunPhase.LOST
         axes.broken_barh([(_x(span.start_ns), max(least, width) if is_lost else width)], (0, 1), **_paint(span))
     axes.set_yticks([1.16], ["cycle"], fontsize=9, color=INK)
 
 
 def _draw_shares(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -> None:
-    """Of so many, how the time of each stretch was shared between them."""
+    """For many spans: their shares of the time in each stretch."""
     step_ns = max(1, (end_ns - begin_ns) // SEEN + 1)
-    shares: dict[tuple[Phase, str], list[float]] = {}
-    kinds: dict[tuple[Phase, str], Span] = {}
+    shares: dict[tuple[RunPhase, str], list[float]] = {}
+    kinds: dict[tuple[RunPhase, str], Span] = {}
     for span in spans:
         kind = span.phase, span.cause
         kinds.setdefault(kind, span)
@@ -97,21 +97,21 @@ def _draw_shares(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -
             share[place] += (min(span.end_ns, left_ns + step_ns) - max(span.start_ns, left_ns)) / step_ns
     x = [_x(begin_ns + place * step_ns) for place in range(SEEN)]
     bottom = [0.0] * SEEN
-    for kind in sorted(shares, key=lambda kind: (kind[0] is Phase.LOST, kind[0] is not Phase.TRAINING, kind[1])):
+    for kind in sorted(shares, key=lambda kind: (kind[0] is RunPhase.LOST, kind[0] is not RunPhase.TRAINING, kind[1])):
         axes.bar(x, shares[kind], _days(step_ns), bottom=bottom, align="edge", linewidth=0, **_paint(kinds[kind]))
         bottom = [low + high for low, high in zip(bottom, shares[kind], strict=True)]
     axes.set_yticks([0, 1], ["0 %", "100 %"], fontsize=9, color=INK)
 
 
 def _paint(span: Span) -> dict[str, Any]:
-    color = _color(span.cause) if span.phase is Phase.LOST else PHASES[span.phase]
-    hatch = {"hatch": "////", "edgecolor": "#9aa1aa"} if span.phase is Phase.UNKNOWN else {"edgecolor": "none"}
+    color = _color(span.cause) if span.phase is RunPhase.LOST else PHASE_COLORS[span.phase]
+    hatch = {"hatch": "////", "edgecolor": "#9aa1aa"} if span.phase is RunPhase.UNKNOWN else {"edgecolor": "none"}
     return {"facecolor": color, **hatch}
 
 
 def _number_cycles(axes: Any, spans: Sequence[Span], whole_ns: int) -> None:
     """The number of each world above the middle of its time, where there is room for it."""
-    worlds = [span for span in spans if span.phase is Phase.TRAINING]
+    worlds = [span for span in spans if span.phase is RunPhase.TRAINING]
     room_ns = whole_ns / MARKED
     for span in worlds:
         if span.end_ns - span.start_ns >= room_ns:
@@ -120,19 +120,19 @@ def _number_cycles(axes: Any, spans: Sequence[Span], whole_ns: int) -> None:
 
 
 def _draw_losses(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -> None:
-    """How the time in which nobody trained added up, by what it was lost to."""
-    lost = [span for span in spans if span.phase in (Phase.LOST, Phase.WAITING)]
+    """How the time without training added up, by cause."""
+    lost = [span for span in spans if span.phase in (RunPhase.LOST, RunPhase.WAITING)]
     total_s = sum(span.seconds for span in lost)
     unit_s, unit = (3600.0, "hours") if total_s > 7200 else (60.0, "minutes") if total_s > 120 else (1.0, "seconds")
     times = sorted({begin_ns, end_ns, *(span.start_ns for span in lost), *(span.end_ns for span in lost)})
     by_name: dict[str, list[Span]] = {}
     for span in lost:
-        by_name.setdefault(span.cause if span.phase is Phase.LOST else "", []).append(span)
+        by_name.setdefault(span.cause if span.phase is RunPhase.LOST else "", []).append(span)
     names = sorted(by_name, key=lambda name: (name != "", -sum(span.seconds for span in by_name[name])))
     series = [[each / unit_s for each in _added_up(by_name[name], times)] for name in names]
     if series:
         x = [_x(time_ns) for time_ns in times]
-        colors = [_color(name) if name else PHASES[Phase.WAITING] for name in names]
+        colors = [_color(name) if name else PHASE_COLORS[RunPhase.WAITING] for name in names]
         axes.stackplot(x, series, colors=colors)
     else:
         axes.text(0.5, 0.5, "no time was lost", transform=axes.transAxes, ha="center", color=INK)
@@ -162,13 +162,17 @@ def _explain(figure: Any, spans: Sequence[Span]) -> None:
     """What each colour stands for, and how much of it there is, the largest first."""
     from matplotlib.patches import Patch  # noqa: PLC0415
 
-    names = {Phase.TRAINING: "training", Phase.WAITING: "waiting for the first world", Phase.UNKNOWN: "not recorded"}
-    found: dict[tuple[Phase, str], list[Span]] = {}
+    names = {
+        RunPhase.TRAINING: "training",
+        RunPhase.WAITING: "waiting for the first world",
+        RunPhase.UNKNOWN: "not recorded",
+    }
+    found: dict[tuple[RunPhase, str], list[Span]] = {}
     for span in spans:
         found.setdefault((span.phase, span.cause), []).append(span)
     patches = []
     for (phase, cause), each in sorted(found.items(), key=lambda item: -sum(span.seconds for span in item[1])):
-        times = f", {len(each):,} times" if phase is Phase.LOST and len(each) > 1 else ""
+        times = f", {len(each):,} times" if phase is RunPhase.LOST and len(each) > 1 else ""
         label = f"{names.get(phase) or cause_in_words(cause)}: {duration(sum(span.seconds for span in each))}{times}"
         patches.append(Patch(label=label, **_paint(each[0])))
     if patches:
@@ -185,7 +189,7 @@ def _name_times(axes: Any, begin_ns: int, end_ns: int) -> None:
 
 
 def _x(time_ns: int) -> float:
-    """Matplotlib counts days, and knows no zones: local time it is."""
+    """Matplotlib counts days and knows no time zones: this is local time."""
     offset = datetime.fromtimestamp(time_ns / NS).astimezone().utcoffset()
     return _days(time_ns) + (0.0 if offset is None else offset.total_seconds() / 86_400)
 
@@ -195,4 +199,4 @@ def _days(length_ns: int) -> float:
 
 
 def _color(cause: str) -> str:
-    return CAUSES.get(cause, OTHER)
+    return CAPHASE_COLORS.get(cause, OTHER_COLOR)

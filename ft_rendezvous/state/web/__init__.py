@@ -1,5 +1,5 @@
 """The state of a run over HTTP: for programs, for Prometheus and for people.
 
-Owns routes, the page and who may connect. Writes nothing: no request can change a run, and none reaches its
+Owns the routes, the page and the access rules. Writes nothing: no request can change a run, and none reaches its
 coordinator.
 """

@@ -1,7 +1,7 @@
-"""Answers: bytes that are made once per change and given to any number of clients.
+"""Answers: bytes that are made once per change and sent to any number of clients.
 
-An answer that is being made is shared by all who asked before it began; who asks later shares the next one. So a
-thousand clients cost two encodings of a state, and nobody gets an answer that is older than the question.
+All clients that asked before an answer was begun share it; clients that ask later share the next one. So a thousand
+clients cost two encodings of a state, and no client gets an answer that is older than its request.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PACKED_FROM_BYTES = 1_000
 T = TypeVar("T")
 
 
-class Answer:
-    """A body, its tag, and itself compressed once somebody wants that."""
+class CachedBody:
+    """A body, its tag, and the compressed body once a client wants it."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
-        # Weak, for it names the body compressed and not.
+        # Weak: it names the body, compressed or not.
         self.etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         self._packing: asyncio.Future[bytes] | None = None
 
@@ -34,11 +34,11 @@ class Answer:
         return await asyncio.shield(self._packing)
 
 
-class Shelf(Generic[T]):
+class AnswerCache(Generic[T]):
     """One kind of answer: the newest that was made, the one being made and the one to be made after it."""
 
     def __init__(self, make: Callable[[int], T], stamp: Callable[[int], Hashable]) -> None:
-        """`make` gives it as of a time in ns, in a thread; what has the same `stamp` is the same."""
+        """`make` makes it in a thread, as of a time in ns; answers with the same `stamp` are the same."""
         self._make = make
         self._stamp = stamp
         self._made: tuple[Hashable, T] | None = None
@@ -56,7 +56,7 @@ class Shelf(Generic[T]):
         if before is not None and not before.done():
             await asyncio.wait({before})
         self._making, self._next = self._next, None
-        # Read before the state is: what changes meanwhile makes another stamp, and so another answer.
+        # Read before the state: a change meanwhile makes another stamp, and so another answer.
         stamp = self._stamp(now_ns)
         if self._made is None or self._made[0] != stamp:
             self._made = stamp, await asyncio.to_thread(self._make, now_ns)

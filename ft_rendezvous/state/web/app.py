@@ -1,4 +1,4 @@
-"""The application: the table of routes, answered from the hub."""
+"""The application: answers every route of the table from what is known of the live run."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.known import NS
 from ft_rendezvous.state.model.records import without_ranks
-from ft_rendezvous.state.web.answers import PACKED_FROM_BYTES, Answer, Shelf
-from ft_rendezvous.state.web.guard import Guard, Keyring, Refusal, not_found, refuse
-from ft_rendezvous.state.web.hub import Hub
+from ft_rendezvous.state.model.run_state import NS
+from ft_rendezvous.state.web.access import AccessGuard, Refusal, TokenCheck, not_found, refuse
+from ft_rendezvous.state.web.answers import PACKED_FROM_BYTES, AnswerCache, CachedBody
+from ft_rendezvous.state.web.live_run import LiveRun
 from ft_rendezvous.state.web.metrics import MEDIA_TYPE, write_metrics
 from ft_rendezvous.state.web.openapi import describe_api
-from ft_rendezvous.state.web.page import INDEX, PageFile, read_page
-from ft_rendezvous.state.web.routes import ENDPOINTS, JSON, Problem
-from ft_rendezvous.state.web.sending import BytesResponse, FollowResponse, Outflow
+from ft_rendezvous.state.web.page_files import INDEX, PageFile, read_page
+from ft_rendezvous.state.web.routes import API_ROUTES, JSON, Problem
+from ft_rendezvous.state.web.sending import BodiesInFlight, BytesResponse, FollowResponse
 from ft_rendezvous.state.web.views import see_cycles, see_health, see_run, stamp_cycles, stamp_run
 
 log = logging.getLogger("ft_rendezvous")
 
 FOLLOWERS = 256
-"""Who may follow at once; the others can ask again and again, which is cheap too."""
-RETRY_S = 10
-RETRY_MS = 1_000
-"""After which a browser whose stream ended follows again."""
+"""How many clients may follow at once. The others can poll, which is cheap too."""
+FOLLOW_RETRY_DELAY_S = 10
+STREAM_RETRY_DELAY_MS = 1_000
+"""When a browser whose stream ended follows again."""
 MAX_EVENT_ID = 2**63
-BUGS_TOLD = 20
+MAX_BUGS_LOGGED = 20
 
 
-def make_app(hub: Hub, token: str | None, clock_ns: Callable[[], int] = time.time_ns) -> Starlette:
-    """The server's application. Without a token everybody who reaches it is answered."""
-    handlers = _Handlers(hub, token is not None, clock_ns)
-    keyring = None if token is None else Keyring(token)
-    open_paths = frozenset(endpoint.path for endpoint in ENDPOINTS if endpoint.is_open)
+def make_app(live_run: LiveRun, token: str | None, clock_ns: Callable[[], int] = time.time_ns) -> Starlette:
+    """The server's application. Without a token, every client that reaches it is answered."""
+    handlers = _Handlers(live_run, token is not None, clock_ns)
+    token_check = None if token is None else TokenCheck(token)
+    open_paths = frozenset(endpoint.path for endpoint in API_ROUTES if endpoint.is_open)
     app = Starlette(
-        routes=[Route(each.path, getattr(handlers, each.name), name=each.name) for each in ENDPOINTS],
-        middleware=[Middleware(Guard, keyring=keyring, open_paths=open_paths)],
-        exception_handlers={HTTPException: _tell_http_error, Exception: _Bugs().tell},
+        routes=[Route(each.path, getattr(handlers, each.name), name=each.name) for each in API_ROUTES],
+        middleware=[Middleware(AccessGuard, token_check=token_check, open_paths=open_paths)],
+        exception_handlers={HTTPException: _tell_http_error, Exception: _BugLog().answer},
     )
-    # A redirect would repeat what was asked, and an id may end with anything.
+    # A redirect would repeat the request's path, and an id may end with a slash.
     app.router.redirect_slashes = False
     return app
 
@@ -59,24 +59,26 @@ def make_app(hub: Hub, token: str | None, clock_ns: Callable[[], int] = time.tim
 class _Handlers:
     """One method for every endpoint, by its name."""
 
-    def __init__(self, hub: Hub, has_token: bool, clock_ns: Callable[[], int]) -> None:
-        self._hub = hub
+    def __init__(self, live_run: LiveRun, has_token: bool, clock_ns: Callable[[], int]) -> None:
+        self._live_run = live_run
         self._clock_ns = clock_ns
-        self._outflow = Outflow()
+        self._outflow = BodiesInFlight()
         self._followers = 0
         self._page = read_page()
-        self._page_answers = {name: Answer(file.body) for name, file in self._page.items()}
-        self._description = encode(describe_api(has_token))
-        run_stamp = partial(stamp_run, hub)
-        self._run = Shelf(lambda now_ns: encode(see_run(hub, now_ns)), run_stamp)
-        self._runs = Shelf(self._encode_runs, run_stamp)
-        self._metrics = Shelf(
-            lambda now_ns: Answer(write_metrics(hub, now_ns)), lambda now_ns: (hub.version, now_ns // NS)
+        self._page_answers = {name: CachedBody(file.body) for name, file in self._page.items()}
+        self._description = encode_body(describe_api(has_token))
+        run_stamp = partial(stamp_run, live_run)
+        self._run = AnswerCache(lambda now_ns: encode_body(see_run(live_run, now_ns)), run_stamp)
+        self._runs = AnswerCache(self._encode_runs, run_stamp)
+        self._metrics = AnswerCache(
+            lambda now_ns: CachedBody(write_metrics(live_run, now_ns)), lambda now_ns: (live_run.version, now_ns // NS)
         )
-        self._nodes = Shelf(lambda _: encode(hub.read(view.view_nodes)), lambda _: hub.version)
-        cycles_stamp = partial(stamp_cycles, hub)
-        self._cycles = Shelf(lambda now_ns: self._encode_cycles(now_ns, has_ranks=True), cycles_stamp)
-        self._cycles_without_ranks = Shelf(lambda now_ns: self._encode_cycles(now_ns, has_ranks=False), cycles_stamp)
+        self._nodes = AnswerCache(lambda _: encode_body(live_run.read(view.view_nodes)), lambda _: live_run.version)
+        cycles_stamp = partial(stamp_cycles, live_run)
+        self._cycles = AnswerCache(lambda now_ns: self._encode_cycles(now_ns, has_ranks=True), cycles_stamp)
+        self._cycles_without_ranks = AnswerCache(
+            lambda now_ns: self._encode_cycles(now_ns, has_ranks=False), cycles_stamp
+        )
 
     # --- what is known --------------------------------------------------------------------------------
 
@@ -105,14 +107,14 @@ class _Handlers:
             problem = Problem(
                 error=f"{FOLLOWERS} clients follow already", next="ask again later, or poll with `follow=0`"
             )
-            return refuse(Refusal(status=503, problem=problem, headers={"retry-after": str(RETRY_S)}))
+            return refuse(Refusal(status=503, problem=problem, headers={"retry-after": str(FOLLOW_RETRY_DELAY_S)}))
         frames = self._follow(after, request.query_params.get("follow") != "0", request.method == "HEAD")
         return FollowResponse(request, self._outflow, frames)
 
     # --- about the server -----------------------------------------------------------------------------
 
     async def tell_health(self, _: Request) -> Response:
-        health = see_health(self._hub, self._clock_ns(), self._followers)
+        health = see_health(self._live_run, self._clock_ns(), self._followers)
         status = 200 if health.status == "ok" else 503
         return Response(msgspec.json.encode(health), status, {"cache-control": "no-store"}, JSON)
 
@@ -133,16 +135,16 @@ class _Handlers:
 
     def _is_here(self, request: Request) -> bool:
         wanted = unquote(request.path_params["id"])
-        began = self._hub.began
+        began = self._live_run.began
         return began is not None and wanted in (began.epoch, began.run_id)
 
-    async def _of_run(self, request: Request, shelf: Shelf[Answer]) -> Response:
+    async def _of_run(self, request: Request, shelf: AnswerCache[CachedBody]) -> Response:
         if not self._is_here(request):
             return _no_run()
         return await self._give(request, await shelf.get(self._clock_ns()))
 
     async def _give(
-        self, request: Request, answer: Answer, media_type: str = JSON, headers: dict[str, str] | None = None
+        self, request: Request, answer: CachedBody, media_type: str = JSON, headers: dict[str, str] | None = None
     ) -> Response:
         """The answer as this client wants it: packed, plain, or not at all because it has it."""
         headers = {"etag": answer.etag, "vary": "accept-encoding", **(headers or {})}
@@ -165,24 +167,24 @@ class _Handlers:
             return
         self._followers += 1
         try:
-            yield b"retry: %d\n\n" % RETRY_MS
-            async with aclosing(self._hub.follow(after, is_live)) as following:
+            yield b"retry: %d\n\n" % STREAM_RETRY_DELAY_MS
+            async with aclosing(self._live_run.follow(after, is_live)) as following:
                 async for frames in following:
                     yield frames
         finally:
             self._followers -= 1
 
-    def _encode_runs(self, now_ns: int) -> Answer:
-        run = see_run(self._hub, now_ns)
-        return encode([] if run is None else [run])
+    def _encode_runs(self, now_ns: int) -> CachedBody:
+        run = see_run(self._live_run, now_ns)
+        return encode_body([] if run is None else [run])
 
-    def _encode_cycles(self, now_ns: int, has_ranks: bool) -> Answer:
-        cycles = see_cycles(self._hub, now_ns)
-        return encode(cycles if has_ranks else [without_ranks(cycle) for cycle in cycles])
+    def _encode_cycles(self, now_ns: int, has_ranks: bool) -> CachedBody:
+        cycles = see_cycles(self._live_run, now_ns)
+        return encode_body(cycles if has_ranks else [without_ranks(cycle) for cycle in cycles])
 
 
-def encode(value: object) -> Answer:
-    return Answer(msgspec.json.encode(value))
+def encode_body(value: object) -> CachedBody:
+    return CachedBody(msgspec.json.encode(value))
 
 
 def _wants_gzip(accepted: str) -> bool:
@@ -206,17 +208,17 @@ async def _tell_http_error(_: Request, error: Exception) -> Response:
     return refuse(Refusal(status=error.status_code, problem=problem))
 
 
-class _Bugs:
-    """Tells of every bug once, however often it is met: whoever asks asks again and again."""
+class _BugLog:
+    """Logs each bug once: clients repeat their requests, and would repeat the bug."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
-    async def tell(self, _: Request, error: Exception) -> Response:
+    async def answer(self, _: Request, error: Exception) -> Response:
         kind = f"{type(error).__name__}: {error}"
-        if kind not in self._told and len(self._told) < BUGS_TOLD:
-            self._told.add(kind)
-            log.error("state server: a bug, told once: %s", kind, exc_info=error)
+        if kind not in self._logged and len(self._logged) < MAX_BUGS_LOGGED:
+            self._logged.add(kind)
+            log.error("state server: a bug, logged once: %s", kind, exc_info=error)
         return _bug()
 
 
@@ -224,5 +226,5 @@ def _bug() -> Response:
     problem = Problem(
         error="the state server has a bug, and its log says which", next="report it; the run is not affected"
     )
-    # The server below ends the connection after this; whoever keeps it open should know.
+    # uvicorn ends the connection after this; the client should know.
     return refuse(Refusal(status=500, problem=problem, headers={"connection": "close"}))

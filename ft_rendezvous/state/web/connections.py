@@ -1,11 +1,11 @@
-"""Connections and their ends: a client that hangs, in whatever way, is let go of.
+"""Connections: a client that hangs is disconnected.
 
-The server below closes an idle connection that has been answered, and no other. Here every connection has a
-condition, and every condition in which it needs nothing of us but room has a limit:
+uvicorn closes an idle connection after its first answer, and no other. Here every connection has a condition, and
+every condition in which the connection only costs room has a limit (docs/decisions/uvicorn.md):
 
-    waiting   has sent no whole request yet, or no further one
-    stuck     does not read what was sent
-    closing   was told goodbye and does not read that either
+    waiting   the client has sent no whole request yet, or no further one
+    stuck     the client does not read what was sent
+    closing   the server has closed the connection, and the client does not read that either
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Condition(StrEnum):
 _NO_HTTP = msgspec.json.encode(
     Problem(error="this is no HTTP request, or its head is too large", next="send a GET with fewer or shorter headers")
 )
-LIMITS_S = {Condition.WAITING: 10.0, Condition.STUCK: 20.0, Condition.CLOSING: 5.0}
+CONDITION_TIMEOUT_S = {Condition.WAITING: 10.0, Condition.STUCK: 20.0, Condition.CLOSING: 5.0}
 
 
 class Connection(H11Protocol):
-    """One client's connection, as the server below knows it, and since when it has been how it is."""
+    """One client's connection, its condition, and since when it has that condition."""
 
     limit: ClassVar[int]
     """How many there may be at once."""
@@ -68,7 +68,7 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        """What came is no HTTP; nobody can be told if an answer is under way."""
+        """The client sent no HTTP. If an answer is under way, no other answer can be sent."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.abort()
             return
@@ -87,20 +87,20 @@ class Connection(H11Protocol):
         return Condition.BUSY if is_busy else Condition.WAITING
 
     def look(self, now: float) -> None:
-        """Let go of it if it has been in a condition for too long, and nothing has moved since."""
+        """End the connection if it has been in one condition for too long, without any progress."""
         seen = self.condition, self._moves
         if seen != self.seen:
             self.since, self.seen = now, seen
-        elif now - self.since > LIMITS_S.get(self.condition, float("inf")):
+        elif now - self.since > CONDITION_TIMEOUT_S.get(self.condition, float("inf")):
             self.abort()
 
     def abort(self) -> None:
-        """End it at once: what was not sent yet is not sent."""
+        """End it at once; unsent bytes are dropped."""
         self.is_aborted = True
         self.transport.abort()
 
 
 def make_room(newcomer: Connection, others: Iterable[Connection]) -> None:
-    """Who has waited longest goes; if nobody merely waits, who came last."""
+    """End the connection that has waited longest; if none of them waits, the new one."""
     waiting = [each for each in others if each.condition is not Condition.BUSY]
     min(waiting, key=lambda each: each.since, default=newcomer).abort()

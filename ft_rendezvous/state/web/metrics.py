@@ -1,6 +1,6 @@
-"""The state as Prometheus metrics: what it is now, never what the server itself counted.
+"""The state as Prometheus metrics: values of the state, never counts of the server itself.
 
-A scrape is a look at the state, so a server that came later tells the same. Nothing is registered globally.
+So a server that started later reports the same. Nothing is registered globally.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.known import NS, LostTime, RunState
 from ft_rendezvous.state.model.records import Cycle, CycleStatus, NodeRole, NodeStatus, Run, RunStatus
-from ft_rendezvous.state.web.hub import Hub
-from ft_rendezvous.state.web.views import is_vanished
+from ft_rendezvous.state.model.run_state import NS, LostTime, RunState
+from ft_rendezvous.state.web.live_run import LiveRun
+from ft_rendezvous.state.web.views import has_lost_coordinator
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SEAL_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What one scrape tells."""
+class Scrape(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one scrape reports."""
 
     run: Run | None
     is_heard: bool
     silent_s: float
     losing_s: float
-    """How long nobody has trained by now, once somebody had."""
+    """How long no node has trained by now, after the first world did."""
     lost: dict[str, LostTime]
-    """What is over; what nobody trains for now may yet get another cause."""
+    """Of pauses that are over. A pause that still lasts may yet get another cause."""
     cycles: list[Cycle]
     event_id: int
     missed: int
 
 
-def write_metrics(hub: Hub, now_ns: int) -> bytes:
+def write_metrics(live_run: LiveRun, now_ns: int) -> bytes:
     """The text that Prometheus reads."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(see(hub, now_ns)))
+    registry.register(_Collector(see(live_run, now_ns)))
     return generate_latest(registry)
 
 
-def see(hub: Hub, now_ns: int) -> Seen:
-    def look(state: RunState) -> Seen:
+def see(live_run: LiveRun, now_ns: int) -> Scrape:
+    def look(state: RunState) -> Scrape:
         run = view.view_run(state, now_ns)
-        is_gone = is_vanished(state, hub.is_ended, now_ns)
+        is_gone = has_lost_coordinator(state, live_run.is_ended, now_ns)
         if run is not None and is_gone:
             run = view.view_vanished(run, state.time_ns)
         broken_ns = 0 if state.broken_since_ns is None else max(0, now_ns - state.broken_since_ns)
-        return Seen(
+        return Scrape(
             run=run,
             is_heard=run is not None and not run.is_terminal(),
             silent_s=max(0, now_ns - state.time_ns) / NS if state.event_id else 0.0,
@@ -60,14 +60,14 @@ def see(hub: Hub, now_ns: int) -> Seen:
             lost={cause: msgspec.structs.replace(each) for cause, each in state.lost.items()},
             cycles=list(state.cycles),
             event_id=state.event_id,
-            missed=hub.missed,
+            missed=live_run.missed,
         )
 
-    return hub.read(look)
+    return live_run.read(look)
 
 
 class _Collector:
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: Scrape) -> None:
         self._seen = seen
 
     def collect(self) -> Iterator[Metric]:
@@ -135,7 +135,7 @@ def _collect_nodes(run: Run) -> Iterator[Metric]:
     yield _gauge("ft_nodes_wanted", "Nodes without which no cycle is sealed", run.wanted)
 
 
-def _collect_cycles(seen: Seen) -> Iterator[Metric]:
+def _collect_cycles(seen: Scrape) -> Iterator[Metric]:
     current = seen.cycles[-1].cycle_id if seen.cycles else 0
     yield _gauge("ft_current_cycle", "The number of the current cycle, or of the last", current)
     cycles = GaugeMetricFamily("ft_cycles", "Cycles that are remembered, by status", labels=["status"])
@@ -149,18 +149,18 @@ def _collect_cycles(seen: Seen) -> Iterator[Metric]:
     )
     lost = CounterMetricFamily(
         "ft_lost_seconds",
-        "Time in which nobody trained, by what ended the world before; until the next seal",
+        "Time in which no node trained, by what ended the world before; until the next seal",
         labels=["cause"],
     )
     times = CounterMetricFamily(
-        "ft_interruptions", "How often nobody trained, by what ended the world before", labels=["cause"]
+        "ft_interruptions", "How often training stopped, by what ended the world before", labels=["cause"]
     )
     for cause, each in sorted(seen.lost.items()):
         lost.add_metric([cause], each.lost_ns / NS)
         times.add_metric([cause], each.times)
     yield lost
     yield times
-    yield _gauge("ft_losing_seconds", "For how long nobody has trained by now; 0 while somebody does", seen.losing_s)
+    yield _gauge("ft_losing_seconds", "For how long no node has trained by now; 0 while a world trains", seen.losing_s)
     failures = sum(cycle.failure_count for cycle in seen.cycles)
     yield _gauge("ft_worker_failures", "Nodes whose workers failed, over the cycles that are remembered", failures)
 

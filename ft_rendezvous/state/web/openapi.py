@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from ft_rendezvous.state.model.records import SCHEMA_VERSION
-from ft_rendezvous.state.web.routes import ENDPOINTS, JSON, Endpoint, Health, Problem
+from ft_rendezvous.state.web.routes import API_ROUTES, JSON, ApiRoute, Health, Problem
 
 _ERRORS = {
     "401": "No token, or another one",
-    "403": "A page of another origin asks, or the host is a name that could be anybody's",
+    "403": "The request comes from a page of another origin, or its host is a name and no address",
     "404": "No such run",
     "405": "Neither GET nor HEAD",
     "413": "A body was sent",
@@ -23,7 +23,7 @@ _ERRORS = {
 
 def describe_api(has_token: bool) -> dict[str, Any]:
     """OpenAPI 3.1."""
-    with_record = [endpoint for endpoint in ENDPOINTS if endpoint.returns is not None]
+    with_record = [endpoint for endpoint in API_ROUTES if endpoint.returns is not None]
     types = [*(endpoint.returns for endpoint in with_record), Problem]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     answers = {endpoint.name: schema for endpoint, schema in zip(with_record, schemas[:-1], strict=True)}
@@ -32,9 +32,9 @@ def describe_api(has_token: bool) -> dict[str, Any]:
         "info": {
             "title": "ft_rendezvous: state of a run",
             "version": f"{version('ft-rendezvous')}+schema.{SCHEMA_VERSION}",
-            "description": "Who is where and what happened. Nothing can be changed here.",
+            "description": "The nodes, the cycles and the events of a run. Nothing can be changed here.",
         },
-        "paths": {each.path: {"get": _describe(each, answers.get(each.name), has_token)} for each in ENDPOINTS},
+        "paths": {each.path: {"get": _describe(each, answers.get(each.name), has_token)} for each in API_ROUTES},
         "components": {"schemas": dict(components)},
     }
     if has_token:
@@ -43,7 +43,7 @@ def describe_api(has_token: bool) -> dict[str, Any]:
     return described
 
 
-def _describe(endpoint: Endpoint, schema: dict[str, Any] | None, has_token: bool) -> dict[str, Any]:
+def _describe(endpoint: ApiRoute, schema: dict[str, Any] | None, has_token: bool) -> dict[str, Any]:
     media = {endpoint.media_type: _content_of(endpoint, schema)}
     codes = ["403", "405", "413", "431"]
     codes += ["401"] if has_token and not endpoint.is_open else []
@@ -54,7 +54,7 @@ def _describe(endpoint: Endpoint, schema: dict[str, Any] | None, has_token: bool
     responses: dict[str, Any] = {code: {"description": texts[code], "content": problem} for code in sorted(codes)}
     responses["200"] = {"description": endpoint.summary, "content": media}
     if endpoint.returns is Health:
-        responses["503"] = {"description": "What is shown may be old", "content": media}
+        responses["503"] = {"description": "The answers may be old", "content": media}
     described: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": endpoint.summary,
@@ -67,7 +67,7 @@ def _describe(endpoint: Endpoint, schema: dict[str, Any] | None, has_token: bool
     return described
 
 
-def _content_of(endpoint: Endpoint, schema: dict[str, Any] | None) -> dict[str, Any]:
+def _content_of(endpoint: ApiRoute, schema: dict[str, Any] | None) -> dict[str, Any]:
     if endpoint.media_type == JSON:
         return {"schema": schema}
     if schema is not None:
@@ -76,7 +76,7 @@ def _content_of(endpoint: Endpoint, schema: dict[str, Any] | None) -> dict[str, 
     return {"schema": {"type": "string"}}
 
 
-def _parameters_of(endpoint: Endpoint) -> list[dict[str, Any]]:
+def _parameters_of(endpoint: ApiRoute) -> list[dict[str, Any]]:
     texts = {"id": "The run's id or its name, percent-encoded", "file": "The name of the file"}
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "description": text, "schema": {"type": "string"}}

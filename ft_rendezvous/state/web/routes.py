@@ -1,4 +1,4 @@
-"""The routes as a table: what is answered and what the description says both come from here, and cannot differ."""
+"""The routes as a table: the answers and the API's description both come from it, so they cannot differ."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How the state server is, and whether it hears of the coordinator."""
+    """How the state server is, and whether it hears from the coordinator."""
 
     status: str
-    """`ok`, or `degraded`: then what is shown may be old."""
+    """`ok`, or `degraded`: then the answers may be old."""
     coordinator: str
     """`unknown` before the run began, then `heard`, `silent` (for three leases), `gone` or `ended`, as its run."""
     silent_s: float | None
@@ -39,7 +39,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     followers: int
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Of its handler."""
     path: str
@@ -53,45 +53,45 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters and what they mean; all of them are integers."""
 
 
-ENDPOINTS = (
-    Endpoint(name="list_runs", path=f"{PREFIX}/runs", summary="All runs; [] before one began", returns=list[Run]),
-    Endpoint(name="get_run", path=f"{PREFIX}/runs/{{id}}", summary="One run", returns=Run),
-    Endpoint(
+API_ROUTES = (
+    ApiRoute(name="list_runs", path=f"{PREFIX}/runs", summary="All runs; [] before one began", returns=list[Run]),
+    ApiRoute(name="get_run", path=f"{PREFIX}/runs/{{id}}", summary="One run", returns=Run),
+    ApiRoute(
         name="list_nodes",
         path=f"{PREFIX}/runs/{{id}}/nodes",
-        summary="Its nodes: the live in the order they came, then the dead that are remembered",
+        summary="Its nodes: the live ones in the order they came, then the dead ones that are still kept",
         returns=list[Node],
     ),
-    Endpoint(
+    ApiRoute(
         name="list_cycles",
         path=f"{PREFIX}/runs/{{id}}/cycles",
         summary="Its cycles, oldest first",
         returns=list[Cycle],
-        query={"ranks": "0: without who had which rank, which is most of a large run's answer."},
+        query={"ranks": "0: leave out the ranks of the nodes, which are most of a large run's answer."},
     ),
-    Endpoint(
+    ApiRoute(
         name="follow_events",
         path=f"{PREFIX}/runs/{{id}}/events",
-        summary="Its events, as server-sent events: what was told, then what comes",
+        summary="Its events, as server-sent events: the past ones, then new ones as they come",
         returns=Event,
         media_type=EVENTS,
         query={
-            "after": "Begin after this event_id; a Last-Event-ID header counts more. What is too old to be had begins"
-            " with a StateTold event.",
-            "follow": "0: end after what is there now.",
+            "after": "Begin after this event_id; a Last-Event-ID header counts more. If the next event is not kept any"
+            " more, a StateTold event comes first.",
+            "follow": "0: end after the events that are there now.",
         },
     ),
-    Endpoint(
+    ApiRoute(
         name="tell_health",
         path="/healthz",
-        summary="How the server is: 200 if all is well, 503 if what it shows may be old",
+        summary="How the server is: 200 if all is well, 503 if its answers may be old",
         returns=Health,
         is_open=True,
     ),
-    Endpoint(name="tell_metrics", path="/metrics", summary="For Prometheus", media_type="text/plain"),
-    Endpoint(name="describe", path="/openapi.json", summary="This description", returns=dict[str, Any]),
-    Endpoint(name="show_page", path="/", summary="The page for people", media_type="text/html"),
-    Endpoint(
+    ApiRoute(name="tell_metrics", path="/metrics", summary="For Prometheus", media_type="text/plain"),
+    ApiRoute(name="describe", path="/openapi.json", summary="This description", returns=dict[str, Any]),
+    ApiRoute(name="show_page", path="/", summary="The page for people", media_type="text/html"),
+    ApiRoute(
         name="show_file",
         path="/{file}",
         summary="A file of the page",

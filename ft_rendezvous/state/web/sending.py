@@ -1,7 +1,7 @@
-"""How bytes leave: in parts, and never more held for slow readers than a fixed amount.
+"""How bytes are sent: in parts, with a limit on the memory that slow clients hold.
 
-A body that many clients get is one object, however many they are. A client that is slow keeps the body alive that it
-began with, so slow clients that each began with another one could fill the memory: the ones with the oldest body go.
+A body is one object for all clients that get it. A slow client keeps its body in memory until the end. Slow clients
+that each began with another body could fill the memory: those with the oldest bodies are disconnected.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-PART_BYTES = 64 * 2**10
+SENT_PART_BYTES = 64 * 2**10
 HELD_BYTES = 128 * 2**20
 ABORT = "ft_rendezvous.abort"
-"""Where the scope of a request has what ends its connection at once."""
+"""The key in a request's scope for the function that ends its connection at once."""
 
 Abort = Callable[[], None]
 
 
-class Outflow:
-    """The bodies that are being sent, oldest first, and who gets them."""
+class BodiesInFlight:
+    """The bodies that are being sent, oldest first, and the clients that get them."""
 
     def __init__(self, limit_bytes: int = HELD_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -32,7 +32,7 @@ class Outflow:
 
     @contextmanager
     def hold(self, body: bytes, abort: Abort) -> Iterator[None]:
-        """Count this body as long as it is being sent; `abort` is called if others need its room more."""
+        """Count this body as long as it is being sent; `abort` is called when newer bodies need the room."""
         me = object()
         if id(body) not in self._held:
             self._held[id(body)] = body, {}
@@ -63,7 +63,7 @@ class BytesResponse(Response):
 
     def __init__(
         self,
-        outflow: Outflow,
+        outflow: BodiesInFlight,
         body: bytes,
         media_type: str,
         status_code: int = 200,
@@ -84,7 +84,7 @@ class BytesResponse(Response):
 class FollowResponse(StreamingResponse):
     """A stream of server-sent events."""
 
-    def __init__(self, request: Request, outflow: Outflow, frames: AsyncGenerator[bytes]) -> None:
+    def __init__(self, request: Request, outflow: BodiesInFlight, frames: AsyncGenerator[bytes]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(frames, media_type="text/event-stream", headers=headers)
         self._abort: Abort = request.scope.get(ABORT, _stay)
@@ -101,12 +101,12 @@ class FollowResponse(StreamingResponse):
 
 
 async def send_parts(send: Send, body: bytes) -> None:
-    """Every part waits until the client has read most of what came before, and lets others have their turn."""
-    for start in range(0, len(body), PART_BYTES):
-        await send({"type": "http.response.body", "body": body[start : start + PART_BYTES], "more_body": True})
-        # Sending does not wait where a client reads fast, or is gone and nobody has heard of it yet.
+    """Each part waits until the client has read most of the parts before. Other clients get their turn in between."""
+    for start in range(0, len(body), SENT_PART_BYTES):
+        await send({"type": "http.response.body", "body": body[start : start + SENT_PART_BYTES], "more_body": True})
+        # `send` does not wait if the client reads fast, or if it is gone and the server does not know yet.
         await asyncio.sleep(0)
 
 
 def _stay() -> None:
-    """For a server that cannot end a connection."""
+    """For a server that cannot end connections."""

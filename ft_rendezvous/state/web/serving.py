@@ -1,6 +1,6 @@
-"""Serving: the application on a socket, with bounds on what all clients together can take.
+"""Serves the application on a socket, with limits on what all clients together can use.
 
-Signals are not its business: it ends when it is told to, from whichever thread.
+It handles no signals. Any thread may stop it. docs/decisions/uvicorn.md says why it subclasses uvicorn.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
+from ft_rendezvous.state.web.access import HEAD_BYTES
 from ft_rendezvous.state.web.connections import Connection
-from ft_rendezvous.state.web.guard import HEAD_BYTES
 
-CONNECTIONS = 512
+MAX_CONNECTIONS = 512
 BACKLOG = 128
-KEEP_ALIVE_S = 5
-GOODBYE_S = 1.0
+KEEP_ALIVE_TIMEOUT_S = 5
+STOP_GRACE_S = 1.0
 """For answers that are under way when the server is stopped."""
-LOOK_EVERY = 10
-"""Ticks of the server below, which has ten in a second."""
+TICKS_BETWEEN_LOOKS = 10
+"""uvicorn has ten ticks in a second."""
 
 
 @dataclass(frozen=True)
 class Serving:
-    """A server that is there."""
+    """A running server."""
 
     addr: str
     port: int
@@ -52,15 +52,15 @@ def serve(app: ASGIApp, addr: str, port: int, on_ready: Callable[[Serving], None
             loop="asyncio",
             lifespan="off",
             log_config=None,
-            # Clients that talk nonsense are no news, and bugs are told by the application, once each.
+            # Bad requests are not worth a log line, and the application logs bugs, once each.
             log_level="critical",
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            # Never reached: connections are limited at the door, where who hangs makes room for who comes.
+            # Never reached: `Connection` limits their number, and an idle connection makes room for a new one.
             limit_concurrency=2 * limit_all + BACKLOG,
             backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
             h11_max_incomplete_event_size=HEAD_BYTES,
         )
         name, number = listener.getsockname()[:2]
@@ -86,7 +86,7 @@ class _Server(uvicorn.Server):
         self._on_ready(self._serving)
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % LOOK_EVERY == 0:
+        if counter % TICKS_BETWEEN_LOOKS == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
                 assert isinstance(connection, Connection)
@@ -102,14 +102,14 @@ class _Server(uvicorn.Server):
         for connection in list(connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
-        until = loop.time() + GOODBYE_S
+        until = loop.time() + STOP_GRACE_S
         while connections and loop.time() < until:
             await asyncio.sleep(0.02)
         for connection in list(connections):
             connection.transport.abort()
-        # Their tasks hear of it, and end without a word.
+        # Their tasks end now.
         if self.server_state.tasks:
-            await asyncio.wait(self.server_state.tasks, timeout=GOODBYE_S)
+            await asyncio.wait(self.server_state.tasks, timeout=STOP_GRACE_S)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def _listen(addr: str, port: int) -> Iterator[socket.socket]:
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((addr, port))
-        # Here and not later: of two who bind with this option, only one may listen.
+        # Here and not later: of two processes that bind with this option, only one may listen.
         listener.listen(BACKLOG)
         yield listener
 
@@ -127,4 +127,4 @@ def _listen(addr: str, port: int) -> Iterator[socket.socket]:
 def _connection_limit() -> int:
     """No more than half the files that this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CONNECTIONS if soft == resource.RLIM_INFINITY else max(8, min(CONNECTIONS, soft // 2))
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(8, min(MAX_CONNECTIONS, soft // 2))

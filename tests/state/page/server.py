@@ -14,8 +14,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ft_rendezvous.state.model import view
+from ft_rendezvous.state.model.events import decode_line
 from ft_rendezvous.state.web.app import make_app
-from ft_rendezvous.state.web.hub import Hub
+from ft_rendezvous.state.web.live_run import LiveRun
 from ft_rendezvous.state.web.serving import Serving, serve
 
 RUNS = "/api/ft/v1/runs"
@@ -26,22 +27,22 @@ class Several:
 
     def __init__(self, token: str | None) -> None:
         self.token = token
-        self.hubs: list[Hub] = [Hub()]
-        self.apps: list[ASGIApp] = [make_app(self.hubs[0], token)]
+        self.live_runs: list[LiveRun] = [LiveRun()]
+        self.apps: list[ASGIApp] = [make_app(self.live_runs[0], token)]
         self.ids: dict[str, ASGIApp] = {}
 
     def take(self, line: bytes) -> None:
         began = msgspec.json.decode(line)["event"] if b'"kind":"RunBegan"' in line[:200] else None
         if began is not None:
             if self.ids:
-                self.hubs.append(Hub())
-                self.apps.append(make_app(self.hubs[-1], self.token))
+                self.live_runs.append(LiveRun())
+                self.apps.append(make_app(self.live_runs[-1], self.token))
             self.ids[began["epoch"]] = self.apps[-1]
-        self.hubs[-1].take(line)
+        self.live_runs[-1].take(decode_line(line), line)
 
     def end(self) -> None:
-        for hub in self.hubs:
-            hub.end()
+        for live_run in self.live_runs:
+            live_run.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self.apps[0]
@@ -49,7 +50,7 @@ class Several:
         if path.startswith(f"{RUNS}/"):
             app = self.ids.get(path.removeprefix(f"{RUNS}/").partition("/")[0], app)
         elif path == RUNS and len(self.apps) > 1:
-            runs = [hub.read(lambda state: view.view_run(state, state.time_ns)) for hub in self.hubs]
+            runs = [live_run.read(lambda state: view.view_run(state, state.time_ns)) for live_run in self.live_runs]
             await Response(msgspec.json.encode(runs), media_type="application/json")(scope, receive, send)
             return
         await app(scope, receive, send)

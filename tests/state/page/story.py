@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.lifecycle import NodeStep, Role, roles_after
 from ft_rendezvous.core.model import (
     AnyWhy,
     FirstCycle,
@@ -22,8 +23,8 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import encode_event, make_event, take_event
-from ft_rendezvous.state.model.known import NS, Member, RunState
+from ft_rendezvous.state.model.events import encode_line, make_event, take_event
+from ft_rendezvous.state.model.run_state import NS, KnownNode, RunState
 
 LEASE_S = 60
 """Longer than any test waits: a coordinator that is silent for three of them has vanished."""
@@ -71,7 +72,7 @@ class Story:
         now_ns = max(time.time_ns() + self._ahead_ns, self.state.time_ns)
         event = make_event(self.state.event_id + 1, now_ns, entry)
         self.state = take_event(self.state, event)
-        self.lines.append(encode_event(event))
+        self.lines.append(encode_line(event))
         self.on_line(self.lines[-1])
 
     # --- who is there -----------------------------------------------------------------------------------
@@ -80,21 +81,21 @@ class Story:
     def cycle_id(self) -> int:
         return self.state.cycles[-1].cycle_id if self.state.cycles else 0
 
-    def node(self, infra_rank: int) -> Member:
+    def node(self, infra_rank: int) -> KnownNode:
         """The newest start of a node."""
         return self.state.members[self._starts[infra_rank][-1]]
 
     @property
-    def live(self) -> list[Member]:
+    def live(self) -> list[KnownNode]:
         return [member for member in self.state.members.values() if member.end_ns is None]
 
-    def join(self, infra_rank: int, domain: str | None = None, addr: str = "") -> Member:
+    def join(self, infra_rank: int, domain: str | None = None, addr: str = "") -> KnownNode:
         starts = self._starts.setdefault(infra_rank, [])
         addr = addr or f"10.0.{infra_rank // 250}.{infra_rank % 250 + 1}"
         pid = 4000 + infra_rank + 100_000 * len(starts)
         starts.append(f"{(infra_rank + 1) * 0x9E3779B97F4A7C15 + len(starts) & 2**64 - 1:016x}")
         name = f"infra rank {infra_rank} at {addr} pid {pid}"
-        is_sealed = self.state.sealed_in == self.cycle_id > 0
+        is_sealed = bool(self.state.cycles) and self.state.cycles[-1].seal_time_ns is not None
         self.tell(
             journal.NodeJoined(
                 cycle_id=self.cycle_id,
@@ -117,7 +118,7 @@ class Story:
             self.join(infra_rank, f"rack-{infra_rank // per_domain + 1:02}")
             self.wait(arrive_s / count)
 
-    def arrive(self, members: Sequence[Member]) -> None:
+    def arrive(self, members: Sequence[KnownNode]) -> None:
         names = [member.incarnation for member in members]
         for first in range(0, len(names), 64):
             some = tuple(names[first : first + 64])
@@ -126,12 +127,14 @@ class Story:
     # --- cycles -------------------------------------------------------------------------------------------
 
     def open(self, why: AnyWhy | None = None) -> None:
-        self.tell(journal.CycleOpened(cycle_id=self.cycle_id + 1, why=why or FirstCycle()))
+        self.tell(
+            journal.CycleOpened(cycle_id=self.cycle_id + 1, why=why or FirstCycle(), roles=roles_after(NodeStep.REOPEN))
+        )
 
     def seal(self, size: int, waited_s: float = 0.4) -> None:
         """All arrived, the first of them active; who had a rank keeps it, and a spare takes what is free."""
         arrived = [member for member in self.live if member.arrived_in == self.cycle_id]
-        seats: dict[int, Member] = {m.rank: m for m in arrived if m.rank is not None and m.rank < size}
+        seats: dict[int, KnownNode] = {m.rank: m for m in arrived if m.rank is not None and m.rank < size}
         others = [member for member in arrived if member.rank is None or member.rank >= size]
         for rank in range(size):
             if rank not in seats:
@@ -139,9 +142,17 @@ class Story:
         ranks = tuple(seats[rank].incarnation for rank in range(size))
         placement = Placement(ranks=ranks, standbys=tuple(member.incarnation for member in others))
         master = f"{self.state.members[ranks[0]].addr}:41{self.cycle_id:03}"
-        self.tell(journal.CycleSealed(cycle_id=self.cycle_id, placement=placement, waited_s=waited_s, master=master))
-        summary = f"kept={size - 1} moved=0 new=1 benched=0; spares cover any {len(others)} nodes"
-        self.tell(journal.CyclePlaced(cycle_id=self.cycle_id, summary=summary))
+        self.tell(
+            journal.CycleSealed(
+                cycle_id=self.cycle_id,
+                placement=placement,
+                roles=roles_after(NodeStep.PASS_OVER),
+                waited_s=waited_s,
+                master=master,
+            )
+        )
+        cover = f"spares cover any {len(others)} nodes"
+        self.tell(journal.CyclePlaced(cycle_id=self.cycle_id, kept=size - 1, moved=0, new=1, benched=0, effect=cover))
 
     def begin(self, count: int, size: int, per_domain: int = 4) -> None:
         """The first cycle, to its seal."""
@@ -216,7 +227,12 @@ class Story:
         for member in self.live:
             self.tell(
                 journal.NodeWent(
-                    cycle_id=self.cycle_id, incarnation=member.incarnation, node=member.name, outcome=outcome, reason=""
+                    cycle_id=self.cycle_id,
+                    incarnation=member.incarnation,
+                    node=member.name,
+                    role=Role(member.role),
+                    outcome=outcome,
+                    reason="",
                 )
             )
 

@@ -10,8 +10,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.core.model import NodesLost, Verdict, VerdictKind
 from ft_rendezvous.protocol import journal
+from ft_rendezvous.state.model.view import view_run
 from tests.state.page.browser import Page, Server
 from tests.state.page.story import Story, crowded, eventful
 from tests.state.recording import record_seed
@@ -91,6 +92,37 @@ def test_a_verdict_is_shown_when_it_falls(
     assert page.text("age") == age, "a run that is over does not get older"
 
 
+@pytest.mark.parametrize("is_training", [True, False], ids=["it trained", "it restarted"])
+def test_the_share_of_lost_time_counts_up_to_the_end_also_in_a_tab_that_is_not_seen(
+    page: Page, server: Server, is_training: bool
+) -> None:
+    """A tab in the background reads nothing, and the server is gone when it is looked at again."""
+    story = Story(began_ago_s=26, nnodes="4:5")
+    story.begin(5, 4)
+    story.wait(15)
+    story.fail(1)
+    story.recover(4, 5.0)
+    show(page, server, story)
+    page.wait_text("lost", "5.0 s")
+    page.run("Object.defineProperty(document, 'hidden', { value: true })")
+    if not is_training:
+        story.fail(2)
+        page.wait(
+            "the failure is told", lambda: any("Workers failed on infra rank 2" in each for each in page.events())
+        )
+    story.wait(51)
+    story.tell(journal.RunEnded(verdict=Verdict(VerdictKind.SUCCEEDED if is_training else VerdictKind.FAILED)))
+    page.wait_text("line", "the run is over")
+    run = view_run(story.state, story.state.time_ns)
+    assert run is not None
+    assert (run.lost_s > 50, run.trained_s > 50) == (not is_training, is_training)
+    whole_s = run.lost_s + run.trained_s
+    page.wait_text("lost", "5.0 s" if is_training else f"{round(run.lost_s)} s")
+    percent = f"{100 * run.lost_s / whole_s:.1f}" if is_training else f"{100 * run.lost_s / whole_s:.0f}"
+    assert page.text("lost-more") == f"{percent} % of 1 min {round(whole_s) - 60} s"
+    assert page.run("return document.hidden")
+
+
 # --- live ---------------------------------------------------------------------------------------------
 
 
@@ -127,6 +159,9 @@ def test_a_node_is_killed_and_a_spare_takes_its_rank_while_one_looks(page: Page,
     assert page.text("node-name") == "infra rank 4 at 10.0.0.5 pid 4004"
     assert (spare["group rank"], spare["global ranks"]) == ("0", "0 to 7")
     assert any("infra rank 0 at 10.0.0.1 pid 4000 was lost: no beat for 5 s." in each for each in page.events())
+    placed = "Placement of cycle 2: 3 nodes keep their ranks, 1 node is new; spares cover any 0 nodes."
+    page.wait("the placement in a sentence", lambda: any(placed in each for each in page.events()))
+    assert not any("=" in each for each in page.events()), "log keys are for logs"
     assert page.run("return window.isTheSame"), "the page was loaded again"
 
 
@@ -174,6 +209,22 @@ def test_every_cycle_says_why_it_began_and_what_it_cost(page: Page, server: Serv
     assert "exit code 1: RuntimeError: CUDA error: an illegal memory access was encountered" in told
     assert any("/scratch/logs/llama-70b/cycle_1/rank_24/stderr.log" in each for each in told)
     assert "1" in told, "the exit code"
+
+
+def test_a_corrected_cause_is_shown(page: Page, server: Server) -> None:
+    story = Story(began_ago_s=60, nnodes="4:5")
+    story.begin(5, 4)
+    story.wait(30)
+    show(page, server, story)
+    story.fail(1, "connection reset")
+    page.wait("the first cause", lambda: page.all(".cycle .why")[0].startswith("workers failed on infra rank 1"))
+    story.tell(journal.CauseCorrected(cycle_id=2, why=NodesLost((story.node(2).name,), (2,))))
+    page.wait("the true cause", lambda: page.all(".cycle .why")[0].startswith("lost infra rank 2"))
+    told = "The cause of cycle 2 is corrected: lost infra rank 2 at 10.0.0.3 pid 4002 (rank 2)."
+    page.wait("a sentence", lambda: any(told in each for each in page.events()))
+    story.arrive(story.live)
+    story.seal(4)
+    page.wait("the time is charged to it", lambda: any("nodes lost, 1×" in each for each in page.all("#cause-list li")))
 
 
 def test_bars_share_one_time_axis(page: Page, server: Server) -> None:
@@ -340,7 +391,7 @@ def test_events_are_told_in_sentences_newest_first_and_live(page: Page, server: 
     assert not any("The coordinator looked" in each for each in told), "routine is left out"
     story.catch_up()
     story.silence(2)
-    page.wait("the news", lambda: page.events()[0] == "Nothing heard for 2.5 s of infra rank 2 at 10.0.0.3 pid 4002.")
+    page.wait("the news", lambda: page.events()[0] == "No beat for 2.5 s: infra rank 2 at 10.0.0.3 pid 4002.")
 
     page.at("event-filter").send_keys("rank 5 lost")
     assert len(page.events()) == 2
@@ -484,7 +535,7 @@ def test_what_a_run_says_is_shown_as_text(page: Page, server: Server) -> None:
     story.silence(1)
     story.lose(1)
     story.recover(2)
-    story.tell(journal.CycleCalled(cycle_id=3, incarnations=(), nodes=(HOSTILE,), reason=HOSTILE))
+    story.tell(journal.CycleCalled(cycle_id=3, incarnations=(), roles=(), nodes=(HOSTILE,), reason=HOSTILE))
     show(page, server, story)
     page.wait_kinds(active=2)
     page.driver.find_elements(By.CSS_SELECTOR, ".cycle .row")[-1].click()

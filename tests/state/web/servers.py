@@ -1,4 +1,4 @@
-"""State servers for tests: in a thread, whose hub the test holds, or in a process of its own.
+"""State servers for tests: in a thread, whose live_run the test holds, or in a process of its own.
 
 `python -m tests.state.web.servers [TOKEN]` takes events from its standard input, and says on which port it serves.
 """
@@ -16,8 +16,9 @@ from pathlib import Path
 
 import httpx
 
+from ft_rendezvous.state.model.events import decode_line
 from ft_rendezvous.state.web.app import make_app
-from ft_rendezvous.state.web.hub import Hub
+from ft_rendezvous.state.web.live_run import LiveRun
 from ft_rendezvous.state.web.serving import Serving, serve
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +27,7 @@ API = "/api/ft/v1"
 
 @contextmanager
 def serving(
-    hub: Hub, token: str | None = None, clock_ns: Callable[[], int] = time.time_ns, addr: str = "127.0.0.1"
+    live_run: LiveRun, token: str | None = None, clock_ns: Callable[[], int] = time.time_ns, addr: str = "127.0.0.1"
 ) -> Iterator[Serving]:
     ready: list[Serving] = []
     is_ready = threading.Event()
@@ -35,7 +36,7 @@ def serving(
         ready.append(server)
         is_ready.set()
 
-    thread = threading.Thread(target=serve, args=(make_app(hub, token, clock_ns), addr, 0, tell))
+    thread = threading.Thread(target=serve, args=(make_app(live_run, token, clock_ns), addr, 0, tell))
     thread.start()
     assert is_ready.wait(30)
     try:
@@ -47,9 +48,11 @@ def serving(
 
 
 @contextmanager
-def client_of(hub: Hub, token: str | None = None, clock_ns: Callable[[], int] = time.time_ns) -> Iterator[httpx.Client]:
+def client_of(
+    live_run: LiveRun, token: str | None = None, clock_ns: Callable[[], int] = time.time_ns
+) -> Iterator[httpx.Client]:
     """A real client of a real server."""
-    with serving(hub, token, clock_ns) as server, make_client(server.port) as client:
+    with serving(live_run, token, clock_ns) as server, make_client(server.port) as client:
         yield client
 
 
@@ -57,11 +60,16 @@ def make_client(port: int) -> httpx.Client:
     return httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False)
 
 
-def hub_of(lines: Iterable[bytes], **bounds: int) -> Hub:
-    hub = Hub(**bounds)
+def live_run_of(lines: Iterable[bytes], **bounds: int) -> LiveRun:
+    live_run = LiveRun(**bounds)
+    feed(live_run, *lines)
+    return live_run
+
+
+def feed(live_run: LiveRun, *lines: bytes) -> None:
+    """As the keeper does it."""
     for line in lines:
-        hub.take(line)
-    return hub
+        live_run.take(decode_line(line), line)
 
 
 class ServerProcess:
@@ -119,19 +127,19 @@ def wait_until(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
 
 
 def main() -> None:
-    hub = Hub()
+    live_run = LiveRun()
 
     def begin(server: Serving) -> None:
         def read() -> None:
             for line in sys.stdin.buffer:
-                hub.take(line)
-            hub.end()
+                feed(live_run, line)
+            live_run.end()
             server.stop()
 
         threading.Thread(target=read).start()
         print(server.port, flush=True)
 
-    serve(make_app(hub, sys.argv[1] if len(sys.argv) > 1 else None), "127.0.0.1", 0, begin)
+    serve(make_app(live_run, sys.argv[1] if len(sys.argv) > 1 else None), "127.0.0.1", 0, begin)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ import socket
 import httpx
 import pytest
 
-from ft_rendezvous.state.web.guard import cookie_name, is_here
-from ft_rendezvous.state.web.hub import Hub
-from ft_rendezvous.state.web.page import policy_for
-from tests.state.recording import record_seed
-from tests.state.web.servers import API, client_of, hub_of, serving
+from ft_rendezvous.state.web.access import cookie_name, is_here
+from ft_rendezvous.state.web.live_run import LiveRun
+from ft_rendezvous.state.web.page_files import policy_for
+from tests.state.recording import eventful_seed, record_seed
+from tests.state.web.servers import API, client_of, live_run_of, serving
 
 TOKEN = "s3cret/+ü"
 PATHS = ["/", f"{API}/runs", f"{API}/runs/sim", f"{API}/runs/sim/nodes", f"{API}/runs/sim/cycles", "/metrics"]
@@ -24,7 +24,7 @@ def bearer(token: str) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_without_the_token_nothing_is_told(path: str) -> None:
-    with client_of(hub_of(record_seed(8).lines), token="right") as client:
+    with client_of(live_run_of(record_seed(eventful_seed()).lines), token="right") as client:
         for headers in ({}, bearer("wrong"), bearer(""), bearer("righ"), {b"authorization": b"Basic cmlnaHQ="}):
             response = client.get(path, headers=headers)
             assert response.status_code == 401
@@ -34,19 +34,19 @@ def test_without_the_token_nothing_is_told(path: str) -> None:
 
 
 def test_a_token_may_contain_anything() -> None:
-    with client_of(Hub(), token=TOKEN) as client:
+    with client_of(LiveRun(), token=TOKEN) as client:
         assert client.get("/", headers=bearer(TOKEN)).status_code == 200
         assert client.get("/", params={"token": TOKEN}).status_code == 200
         assert client.get("/").status_code == 200
 
 
 def test_health_needs_no_token() -> None:
-    with client_of(Hub(), token="right") as client:
+    with client_of(LiveRun(), token="right") as client:
         assert client.get("/healthz").status_code == 200
 
 
 def test_a_browser_enters_once_and_is_remembered() -> None:
-    with client_of(hub_of(record_seed(8).lines), token="right") as client:
+    with client_of(live_run_of(record_seed(eventful_seed()).lines), token="right") as client:
         assert client.get("/?token=wrong").status_code == 401
         assert not client.cookies
         entered = client.get("/?token=right")
@@ -64,7 +64,7 @@ def test_a_browser_enters_once_and_is_remembered() -> None:
 
 
 def test_the_cookie_of_another_token_or_port_opens_nothing() -> None:
-    with client_of(Hub(), token="one") as first, client_of(Hub(), token="two") as second:
+    with client_of(LiveRun(), token="one") as first, client_of(LiveRun(), token="two") as second:
         first.get("/?token=one")
         second.cookies.update(first.cookies)
         assert second.get("/").status_code == 401
@@ -78,11 +78,11 @@ def test_the_cookie_of_another_token_or_port_opens_nothing() -> None:
     "host", ["evil.example", "localhost.evil.example", "evil.example:80", "127.0.0.1.evil.example", ""]
 )
 def test_a_name_that_somebody_else_resolves_is_no_way_in(host: str) -> None:
-    with client_of(Hub()) as client:
+    with client_of(LiveRun()) as client:
         response = client.get(f"{API}/runs", headers={"host": host})
         assert response.status_code == 403
         assert "state_token" in response.json()["next"]
-    with client_of(Hub(), token="right") as client:
+    with client_of(LiveRun(), token="right") as client:
         assert client.get(f"{API}/runs", headers={b"host": host.encode() or b"x", **bearer("right")}).status_code == 200
 
 
@@ -94,7 +94,7 @@ def test_hosts_that_no_name_server_decides_about() -> None:
 
 
 def test_pages_of_other_origins_get_nothing() -> None:
-    with client_of(Hub()) as client:
+    with client_of(LiveRun()) as client:
         foreign: list[dict[str, str]] = [
             {"origin": "http://evil.example"},
             {"origin": "null"},
@@ -125,11 +125,11 @@ def test_scripts_inside_the_page_are_allowed_by_what_they_are() -> None:
 def test_a_taken_port_is_an_error_of_the_system() -> None:
     from ft_rendezvous.state.web.serving import serve  # noqa: PLC0415
 
-    with serving(Hub()) as server, pytest.raises(OSError):
+    with serving(LiveRun()) as server, pytest.raises(OSError):
         serve(lambda *_: None, "127.0.0.1", server.port, lambda _: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
 def test_an_address_may_be_a_newer_one() -> None:
-    with serving(Hub(), addr="::1") as server:
+    with serving(LiveRun(), addr="::1") as server:
         assert httpx.get(f"http://[::1]:{server.port}{API}/runs", trust_env=False).json() == []

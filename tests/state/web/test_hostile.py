@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from benchmarks.state import EPOCH, large_run, look
-from ft_rendezvous.state.web.sending import Outflow
+from ft_rendezvous.state.web.sending import BodiesInFlight
 from tests.state.web.hostile import BEHAVIOURS
-from tests.state.web.servers import API, ROOT, ServerProcess, client_of, hub_of, server_process, wait_until
+from tests.state.web.servers import API, ROOT, ServerProcess, client_of, live_run_of, server_process, wait_until
 
 NODES = 3_000
 CLIENTS = 200
@@ -87,9 +87,9 @@ def is_let_go(connection: socket.socket) -> bool:
 
 
 def test_who_sends_no_request_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ft_rendezvous.state.web.connections.LIMITS_S", {"waiting": 0.5})
+    monkeypatch.setattr("ft_rendezvous.state.web.connections.CONDITION_TIMEOUT_S", {"waiting": 0.5})
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
-    with client_of(hub_of(large_run(1))) as client:
+    with client_of(live_run_of(large_run(1))) as client:
         port = client.base_url.port or 0
         for sent in (b"", b"GET /heal", head, head + b"\r\n" + head):
             with hang(port, sent) as connection:
@@ -98,9 +98,9 @@ def test_who_sends_no_request_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_who_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ft_rendezvous.state.web.connections.LIMITS_S", {"stuck": 0.5})
-    hub = hub_of(large_run(20_000), ring_lines=10)
-    with client_of(hub) as client:
+    monkeypatch.setattr("ft_rendezvous.state.web.connections.CONDITION_TIMEOUT_S", {"stuck": 0.5})
+    live_run = live_run_of(large_run(20_000), ring_lines=10)
+    with client_of(live_run) as client:
         request = f"GET {API}/runs/{EPOCH}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
         with hang(client.base_url.port or 0, request):
             wait_until(lambda: client.get("/healthz").json()["followers"] == 1)
@@ -108,8 +108,8 @@ def test_who_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_comes_when_all_places_are_taken_takes_that_of_who_waited_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ft_rendezvous.state.web.serving.CONNECTIONS", 10)
-    with client_of(hub_of(large_run(1))) as client:
+    monkeypatch.setattr("ft_rendezvous.state.web.serving.MAX_CONNECTIONS", 10)
+    with client_of(live_run_of(large_run(1))) as client:
         port = client.base_url.port or 0
         hanging = [hang(port, b"GET /") for _ in range(50)]
         for _ in range(5):
@@ -120,8 +120,8 @@ def test_who_comes_when_all_places_are_taken_takes_that_of_who_waited_longest(mo
 
 
 def test_followers_that_are_all_busy_leave_no_place_but_are_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ft_rendezvous.state.web.serving.CONNECTIONS", 4)
-    with client_of(hub_of(large_run(1))) as client:
+    monkeypatch.setattr("ft_rendezvous.state.web.serving.MAX_CONNECTIONS", 4)
+    with client_of(live_run_of(large_run(1))) as client:
         port = client.base_url.port or 0
         client.get("/healthz")
         request = f"GET {API}/runs/{EPOCH}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
@@ -135,7 +135,7 @@ def test_followers_that_are_all_busy_leave_no_place_but_are_not_ended(monkeypatc
 
 
 def test_bodies_held_for_slow_readers_are_bounded_and_the_oldest_go_first() -> None:
-    outflow, ended = Outflow(limit_bytes=100), []
+    outflow, ended = BodiesInFlight(limit_bytes=100), []
     bodies = [bytes([number]) * 40 for number in range(4)]
 
     async def send(number: int, is_over: asyncio.Event) -> None:

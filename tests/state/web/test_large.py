@@ -11,28 +11,28 @@ import pytest
 
 from benchmarks.state import BORN_NS, EPOCH, NODES, large_run, look
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.known import NS
-from ft_rendezvous.state.web.hub import Hub
-from tests.state.web.servers import API, client_of, hub_of, make_client, serving
+from ft_rendezvous.state.model.run_state import NS
+from ft_rendezvous.state.web.live_run import LiveRun
+from tests.state.web.servers import API, client_of, feed, live_run_of, make_client, serving
 
 GENEROUS = 20
 """How many times the machine's own time for the same bytes an answer may take, on a machine that others use too."""
 
 
 @pytest.fixture(scope="module")
-def hub() -> Hub:
-    return hub_of(large_run(NODES))
+def live_run() -> LiveRun:
+    return live_run_of(large_run(NODES))
 
 
-def test_an_answer_takes_about_as_long_as_its_bytes(hub: Hub) -> None:
+def test_an_answer_takes_about_as_long_as_its_bytes(live_run: LiveRun) -> None:
     """The benchmark `state` measures what this only bounds: 7 ms and 38 ms where it was written."""
-    with client_of(hub, clock_ns=lambda: BORN_NS + NS) as client:
+    with client_of(live_run, clock_ns=lambda: BORN_NS + NS) as client:
         for path in (f"{API}/runs", f"{API}/runs/{EPOCH}/nodes"):
             took_s = []
             for _ in range(5):
-                hub.take(look(hub.read(lambda state: state.event_id) + 1))
+                feed(live_run, look(live_run.read(lambda state: state.event_id) + 1))
                 began = time.perf_counter()
-                hub.read(lambda state: (view.view_nodes(state), view.view_run(state, BORN_NS)))
+                live_run.read(lambda state: (view.view_nodes(state), view.view_run(state, BORN_NS)))
                 here_s = time.perf_counter() - began
                 began = time.perf_counter()
                 assert client.get(path, headers={"accept-encoding": "identity"}).status_code == 200
@@ -40,7 +40,7 @@ def test_an_answer_takes_about_as_long_as_its_bytes(hub: Hub) -> None:
             assert min(took_s) < GENEROUS
 
 
-def test_many_who_ask_at_once_get_the_same_bytes_made_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_who_ask_at_once_get_the_same_bytes_made_once(live_run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     original = view.view_nodes
 
@@ -50,7 +50,7 @@ def test_many_who_ask_at_once_get_the_same_bytes_made_once(hub: Hub, monkeypatch
 
     monkeypatch.setattr(view, "view_nodes", count)
     bodies: list[bytes] = []
-    with serving(hub, clock_ns=lambda: BORN_NS + NS) as server:
+    with serving(live_run, clock_ns=lambda: BORN_NS + NS) as server:
 
         def ask() -> None:
             with make_client(server.port) as client:
@@ -66,7 +66,7 @@ def test_many_who_ask_at_once_get_the_same_bytes_made_once(hub: Hub, monkeypatch
     assert len(made) == 1
 
 
-def test_under_constant_change_those_who_wait_share(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_constant_change_those_who_wait_share(live_run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """And everybody's answer is at least as new as the question."""
     made = []
     original = view.view_nodes
@@ -80,10 +80,10 @@ def test_under_constant_change_those_who_wait_share(hub: Hub, monkeypatch: pytes
 
     def change() -> None:
         while not is_over.wait(0.002):
-            hub.take(look(hub.read(lambda state: state.event_id) + 1))
+            feed(live_run, look(live_run.read(lambda state: state.event_id) + 1))
 
     answers = []
-    with serving(hub, clock_ns=lambda: BORN_NS + NS) as server:
+    with serving(live_run, clock_ns=lambda: BORN_NS + NS) as server:
 
         def ask() -> None:
             with make_client(server.port) as client:
@@ -103,12 +103,12 @@ def test_under_constant_change_those_who_wait_share(hub: Hub, monkeypatch: pytes
     assert len(made) < 40
 
 
-def test_a_question_after_an_event_is_answered_with_it(hub: Hub) -> None:
-    with client_of(hub, clock_ns=lambda: BORN_NS + NS) as client:
+def test_a_question_after_an_event_is_answered_with_it(live_run: LiveRun) -> None:
+    with client_of(live_run, clock_ns=lambda: BORN_NS + NS) as client:
         seen: list[int] = []
         for _ in range(10):
-            newest = hub.read(lambda state: state.event_id) + 1
-            hub.take(look(newest))
+            newest = live_run.read(lambda state: state.event_id) + 1
+            feed(live_run, look(newest))
             response: httpx.Response = client.get(f"{API}/runs/{EPOCH}")
             assert response.json()["event_id"] == newest
             seen.append(newest)

@@ -9,18 +9,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.events import encode_event, make_event
-from ft_rendezvous.state.model.known import NS
+from ft_rendezvous.state.model.events import encode_line, make_event
 from ft_rendezvous.state.model.records import NodeRole, NodeStatus
-from ft_rendezvous.state.web.hub import Hub
-from tests.state.recording import BORN_NS, record_seed
-from tests.state.web.servers import client_of, hub_of
+from ft_rendezvous.state.model.run_state import NS
+from ft_rendezvous.state.web.live_run import LiveRun
+from tests.state.recording import BORN_NS, eventful_seed, record_seed
+from tests.state.web.servers import client_of, live_run_of
 
 NOW_NS = BORN_NS + 3600 * NS
 
 
-def scrape(hub: Hub, now_ns: int = NOW_NS) -> dict[str, Metric]:
-    with client_of(hub, clock_ns=lambda: now_ns) as client:
+def scrape(live_run: LiveRun, now_ns: int = NOW_NS) -> dict[str, Metric]:
+    with client_of(live_run, clock_ns=lambda: now_ns) as client:
         response = client.get("/metrics")
         assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
         return {family.name: family for family in text_string_to_metric_families(response.text)}
@@ -38,7 +38,7 @@ def test_metrics_say_what_the_state_says(seed: int) -> None:
     state = recording.state
     run = view.view_run(state, NOW_NS)
     assert run is not None
-    families = scrape(hub_of(recording.lines))
+    families = scrape(live_run_of(recording.lines))
     assert value(families, "ft_events_total") == state.event_id
     assert value(families, "ft_run_status", status=run.status) == 1
     assert sum(sample.value for sample in families["ft_run_status"].samples) == 1
@@ -67,39 +67,39 @@ def test_metrics_say_what_the_state_says(seed: int) -> None:
 
 
 def test_a_coordinator_that_is_silent_is_not_heard() -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     middle = len(recording.lines) // 2
     last_ns = recording.events[middle - 1].timestamp_ns
-    hub = hub_of(recording.lines[:middle])
-    families = scrape(hub, last_ns + NS)
+    live_run = live_run_of(recording.lines[:middle])
+    families = scrape(live_run, last_ns + NS)
     assert value(families, "ft_coordinator_heard") == 1
     assert value(families, "ft_coordinator_silence_seconds") == pytest.approx(1)
-    families = scrape(hub, last_ns + 100 * NS)
+    families = scrape(live_run, last_ns + 100 * NS)
     assert value(families, "ft_coordinator_heard") == 0
     assert value(families, "ft_run_status", status="ABORTED") == 1
 
 
 def test_time_that_is_being_lost_is_shown_until_it_has_a_cause() -> None:
-    recording = record_seed(8)
+    recording = record_seed(eventful_seed())
     opened = next(
         number
         for number, each in enumerate(recording.events)
         if isinstance(each.event, journal.CycleOpened) and each.event.cycle_id == 2
     )
-    families = scrape(hub_of(recording.lines[: opened + 1]), recording.events[opened].timestamp_ns + 3 * NS)
+    families = scrape(live_run_of(recording.lines[: opened + 1]), recording.events[opened].timestamp_ns + 3 * NS)
     assert value(families, "ft_losing_seconds") >= 3
     assert families["ft_lost_seconds"].samples == []
 
 
 def test_before_a_run_there_is_little_to_tell() -> None:
-    families = scrape(Hub())
+    families = scrape(LiveRun())
     assert value(families, "ft_coordinator_heard") == 0
     assert value(families, "ft_events_total") == 0
     assert "ft_nodes" not in families
 
 
 def test_every_metric_is_ours_explained_and_of_a_name_that_prometheus_likes() -> None:
-    families = scrape(hub_of(record_seed(8).lines))
+    families = scrape(live_run_of(record_seed(eventful_seed()).lines))
     for name, family in families.items():
         assert name.startswith("ft_")
         assert len(family.documentation) > 15
@@ -110,7 +110,7 @@ def test_every_metric_is_ours_explained_and_of_a_name_that_prometheus_likes() ->
 def test_names_of_runs_cannot_break_the_text() -> None:
     name = 'a"b\\c\nd{}'
     entry = journal.RunBegan(run_id=name, epoch="e", settings={}, versions={"torch": "2"}, host="h")
-    families = scrape(hub_of([encode_event(make_event(1, BORN_NS, entry))]))
+    families = scrape(live_run_of([encode_line(make_event(1, BORN_NS, entry))]))
     assert families["ft_run_info"].samples[0].labels["run_name"] == name
 
 
@@ -118,6 +118,7 @@ def test_the_document_explains_every_metric() -> None:
     from tests.state.web.servers import ROOT  # noqa: PLC0415
 
     text = (ROOT / "docs" / "state-api.md").read_text()
-    names = {sample.name for family in scrape(hub_of(record_seed(8).lines)).values() for sample in family.samples}
+    families = scrape(live_run_of(record_seed(eventful_seed()).lines))
+    names = {sample.name for family in families.values() for sample in family.samples}
     plain = {name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum") for name in names}
     assert not [name for name in sorted(plain | {"ft_run_end_time_seconds"}) if f"`{name}`" not in text]

@@ -13,11 +13,11 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 from ft_rendezvous.state.web.app import make_app
-from ft_rendezvous.state.web.hub import Hub
+from ft_rendezvous.state.web.live_run import LiveRun
 from ft_rendezvous.state.web.openapi import describe_api
-from ft_rendezvous.state.web.routes import ENDPOINTS
+from ft_rendezvous.state.web.routes import API_ROUTES
 from tests.state.recording import record_seed
-from tests.state.web.servers import ROOT, client_of, hub_of
+from tests.state.web.servers import ROOT, client_of, live_run_of
 from tests.state.web.test_following import follow
 
 
@@ -27,8 +27,8 @@ def test_the_description_is_valid(has_token: bool) -> None:
 
 
 def test_what_is_routed_is_what_is_described() -> None:
-    routed = {route.path for route in make_app(Hub(), None).routes}  # type: ignore[attr-defined]
-    assert routed == set(describe_api(False)["paths"]) == {endpoint.path for endpoint in ENDPOINTS}
+    routed = {route.path for route in make_app(LiveRun(), None).routes}  # type: ignore[attr-defined]
+    assert routed == set(describe_api(False)["paths"]) == {endpoint.path for endpoint in API_ROUTES}
 
 
 def validator_for(described: dict[str, Any], schema: dict[str, Any]) -> Validator:
@@ -41,7 +41,7 @@ def validator_for(described: dict[str, Any], schema: dict[str, Any]) -> Validato
 @pytest.mark.parametrize("seed", [3, 8, 21])
 def test_what_a_server_answers_is_what_it_describes(seed: int) -> None:
     recording = record_seed(seed)
-    with client_of(hub_of(recording.lines)) as client:
+    with client_of(live_run_of(recording.lines)) as client:
         described = client.get("/openapi.json").json()
         for path, methods in described["paths"].items():
             content = methods["get"]["responses"]["200"]["content"]
@@ -72,4 +72,4 @@ def test_the_validator_would_notice() -> None:
 
 def test_the_document_names_every_route() -> None:
     text = (ROOT / "docs" / "state-api.md").read_text()
-    assert not [endpoint.path for endpoint in ENDPOINTS if f"`{endpoint.path}`" not in text]
+    assert not [endpoint.path for endpoint in API_ROUTES if f"`{endpoint.path}`" not in text]

@@ -1,4 +1,4 @@
-// The page of a run: hands what the feed brings to those who show it.
+// The page of a run: passes what the feed reads to the parts of the page.
 
 import { CyclesView } from "./cycles.js";
 import { at, make, say, show } from "./dom.js";
@@ -37,7 +37,7 @@ function takeRuns(runs) {
   if (isKnown || shown.run) {
     offerNewer(newest[0]);
   } else if (newest.length && !asked()) {
-    // One that still goes on, if there is one.
+    // A run that still goes on, if there is one.
     choose((newest.find((run) => run.end_time_ns == null) ?? newest[0]).id);
   } else {
     const text = newest.length
@@ -75,7 +75,7 @@ function go(id) {
   choose(id);
 }
 
-// --- what comes ------------------------------------------------------------------------------------
+// --- what the feed reads ------------------------------------------------------------------------------------
 
 function takeData(found) {
   Object.assign(shown, found);
@@ -83,7 +83,7 @@ function takeData(found) {
   at("main").dataset.empty = "false";
   if (found.run || found.cycles) status.update(shown.run, shown.cycles);
   if (found.cycles) cycles.update(shown.cycles);
-  if (found.nodes || (found.cycles && shown.nodes.length)) nodes.update(shown.nodes, shown.cycles, shown.run);
+  if (found.nodes || (found.cycles && shown.nodes.length)) nodes.update(shown.nodes, shown.cycles);
   if (found.nodes) events.learnNames(shown.nodes);
   if (feed.knownRuns) offer([...feed.knownRuns].sort((a, b) => b.start_time_ns - a.start_time_ns));
   at("main").dataset.event = shown.run.event_id;
@@ -94,14 +94,12 @@ function takeEvents(list) {
   events.take(list);
 }
 
-const ENDS = { succeeded: ["FINISHED", "FINISHED"], failed: ["ERRORED", "ERRORED"], cancelled: ["ABORTED", "ABORTED"] };
-
-// The run is over, as its last events say; its records are read again if there is still time.
-function takeEnd(verdict, timeNs) {
-  const [runStatus, cycleStatus] = ENDS[verdict.kind] ?? ENDS.cancelled;
-  feed.run = { ...shown.run, status: runStatus, status_detail: verdict.reason, verdict, end_time_ns: timeNs };
+// The run is over, as the event says that ended it; its records are read again if there is still time.
+function takeEnd({ ends_run_as, timestamp_ns, event: { verdict = null } }) {
+  const sums = status.sumsAt(ms(timestamp_ns));
+  feed.run = { ...shown.run, ...sums, status: ends_run_as, status_detail: verdict?.reason ?? "", verdict, end_time_ns: timestamp_ns };
   const last = shown.cycles.at(-1);
-  const ended = last && last.end_time_ns == null ? { ...last, status: cycleStatus, end_time_ns: timeNs } : last;
+  const ended = last?.status === "RUNNING" ? { ...last, status: ends_run_as, end_time_ns: timestamp_ns } : last;
   takeData({ run: feed.run, ...(last && { cycles: [...shown.cycles.slice(0, -1), ended] }) });
 }
 

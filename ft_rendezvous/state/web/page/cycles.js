@@ -7,7 +7,7 @@ const FIRST_ROWS = 12;
 const MORE_ROWS = 50;
 const STEPS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
-// When nobody trained before a cycle, when it opened, was sealed and ended, in ms; `end` is now while it lasts.
+// When training stopped before a cycle, when it opened, was sealed and ended, in ms; `end` is now while it lasts.
 function phasesOf(cycle, nowMs) {
   const start = ms(cycle.start_time_ns);
   const end = cycle.end_time_ns == null ? Math.max(nowMs, start) : ms(cycle.end_time_ns);
@@ -238,7 +238,7 @@ export class CyclesView {
     const nowMs = this.feed.nowMs();
     const axis = new Axis(phasesOf(this.cycles[0], nowMs).down, phasesOf(this.cycles.at(-1), nowMs).end);
     const pen = canvas.getContext("2d");
-    // How much of each column of pixels was lost; some of it is seen, however little that is.
+    // How much of each column of pixels was lost; even a small part is drawn.
     const lost = new Float64Array(canvas.width);
     const isTrained = new Uint8Array(canvas.width);
     for (const cycle of this.cycles) {

@@ -1,4 +1,4 @@
-// Elements. What comes from a run is user data: it reaches the page as text and in no other way.
+// Elements. Data of a run is user data: it reaches the page only as text.
 
 export const at = (id) => document.getElementById(id);
 
@@ -15,7 +15,7 @@ export function make(tag, props = {}, ...children) {
   return element;
 }
 
-// Text is set only where it changed: a selection stays, and a screen reader is not told the same again.
+// Text is set only where it changed: a selection stays, and a screen reader does not repeat it.
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

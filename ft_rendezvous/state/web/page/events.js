@@ -5,7 +5,7 @@ import { GRAVE_MARKS, clock, count, fullTime, ms, sentence } from "./words.js";
 
 const KEPT = 2000;
 const ROWS = 150;
-const RENDER_MS = 250;
+const RENDER_DELAY_MS = 250;
 
 export class EventsView {
   constructor() {
@@ -35,20 +35,20 @@ export class EventsView {
     this.timer ??= setTimeout(() => {
       this.timer = null;
       this.render();
-    }, RENDER_MS);
+    }, RENDER_DELAY_MS);
   }
 
-  // Sentences are made when they are first wanted: by then most names are known.
-  tellOf(each) {
-    if (!each.told) {
+  // Sentences are made when they are first needed: by then most names are known.
+  sentenceOf(each) {
+    if (!each.sentence) {
       const [grave, text] = sentence(each.event, this.nameOf);
-      each.told = { grave, text };
+      each.sentence = { grave, text };
     }
-    return each.told;
+    return each.sentence;
   }
 
   isWanted(each, source, words) {
-    const { grave, text } = this.tellOf(each);
+    const { grave, text } = this.sentenceOf(each);
     if (source === "trouble" && grave !== "bad" && grave !== "warn") return false;
     if (source !== "everything" && grave === "routine") return false;
     if (["run", "cycle", "node"].includes(source) && each.source !== source) return false;
@@ -62,7 +62,7 @@ export class EventsView {
     this.render();
   }
 
-  // Only what is new is put on top, so that what somebody reads or has selected stays as it is.
+  // Only new rows are put on top, so that the rows that a user reads or has selected stay as they are.
   render() {
     const source = at("event-source").value;
     const words = at("event-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -84,7 +84,7 @@ export class EventsView {
   }
 
   rowOf(each) {
-    const { grave, text } = this.tellOf(each);
+    const { grave, text } = this.sentenceOf(each);
     const when = each.timeMs == null ? "" : clock(each.timeMs);
     return make(
       "li",

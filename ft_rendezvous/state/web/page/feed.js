@@ -1,4 +1,4 @@
-// The connection to the server: what is read when, and what is told when it is lost. Touches no element.
+// The connection to the server: what is read when, and what happens when it is lost. Touches no element.
 //
 // Events say that something changed; the records are then read again, at most once a second and, where that takes
 // long, for at most a tenth of the time. A lost connection is taken up again, later each time, up to every 15 s.
@@ -6,16 +6,15 @@
 import { EVENT_KINDS } from "./words.js";
 
 const API = new URL("api/ft/v1/", document.baseURI);
-const LEAST_PAUSE_MS = 1000;
-const LONGEST_BACKOFF_MS = 15_000;
-const PATIENCE_MS = 20_000; // For one answer.
+const READ_INTERVAL_MS = 1000;
+const MAX_RETRY_DELAY_MS = 15_000;
+const ANSWER_TIMEOUT_MS = 20_000;
 const FIRST_EVENTS = 400; // How many old events are asked for.
-const HURRY_MS = 100;
-const IDLE_MS = 5_000; // How often something is read of which no event tells.
+const END_READ_DELAY_MS = 100;
+const IDLE_READ_INTERVAL_MS = 5_000; // For changes without an event.
 
-const NEEDS = { Looked: ["run"], CycleWaits: ["run", "cycles"], CyclePlaced: ["cycles"] };
+const NEEDS = { Looked: ["run"], CycleWaits: ["run", "cycles"], CauseCorrected: ["run", "cycles"], CyclePlaced: ["cycles"] };
 const ALL = ["run", "cycles", "nodes"];
-const OVER = new Set(["FINISHED", "ERRORED", "ABORTED"]);
 
 export class Refused extends Error {
   constructor(status, said) {
@@ -26,7 +25,7 @@ export class Refused extends Error {
 }
 
 export class Feed {
-  // `tell` has runs(list), data({run, cycles, nodes}), events(list), ended(verdict, time_ns), line(state).
+  // `tell` has runs(list), data({run, cycles, nodes}), events(list), ended(event), line(state).
   constructor(tell) {
     this.tell = tell;
     this.id = null;
@@ -35,7 +34,7 @@ export class Feed {
     this.etags = new Map();
     this.dirty = new Set();
     this.readEnd = 0;
-    this.nodesPauseMs = LEAST_PAUSE_MS;
+    this.nodesPauseMs = READ_INTERVAL_MS;
     this.nodesEnd = 0;
     this.failures = 0;
     this.state = { name: "connecting" };
@@ -45,7 +44,7 @@ export class Feed {
     this.turn = 0; // Counts choices of a run: what an older one still receives is dropped.
     addEventListener("online", () => this.hurry());
     document.addEventListener("visibilitychange", () => document.hidden || this.hurry());
-    setInterval(() => this.look(), LEAST_PAUSE_MS);
+    setInterval(() => this.look(), READ_INTERVAL_MS);
   }
 
   nowMs() {
@@ -53,7 +52,7 @@ export class Feed {
   }
 
   get isOver() {
-    return this.run != null && OVER.has(this.run.status);
+    return this.run?.end_time_ns != null;
   }
 
   // --- a run -------------------------------------------------------------------------------------
@@ -85,10 +84,10 @@ export class Feed {
       this.tell.runs(runs);
       if (turn !== this.turn) return; // It has chosen a run.
       if (this.id == null || !runs.some((run) => run.id === this.id || run.name === this.id)) {
-        // Nothing to show, or not what was shown: `tell.runs` has said so.
+        // There is no run, or not this one: `tell.runs` has said so.
         this.become({ name: this.id == null ? "empty" : "unknown" });
         this.failures = 0;
-        this.timer = setTimeout(() => this.connect(), this.id == null ? 2 * LEAST_PAUSE_MS : IDLE_MS);
+        this.timer = setTimeout(() => this.connect(), this.id == null ? 2 * READ_INTERVAL_MS : IDLE_READ_INTERVAL_MS);
         return;
       }
       ALL.forEach((what) => this.dirty.add(what));
@@ -110,7 +109,7 @@ export class Feed {
       this.become({ name: this.isOver ? "over" : "live" });
     };
     source.onerror = () => {
-      // Not left to the browser, which gives up for good at the first answer that is an error.
+      // The browser would give up for good at the first answer that is an error.
       source.close();
       if (turn === this.turn && source === this.source) this.lose(new Error("the stream of events ended"));
     };
@@ -123,34 +122,36 @@ export class Feed {
     this.heardMs = Date.now();
     const id = Number(message.lastEventId) || 0;
     this.lastEvent = Math.max(this.lastEvent, id);
-    // A told state may have megabytes, and the records are read anyway.
+    // The whole state may have megabytes, and the records are read anyway.
     const event = kind === "StateTold" ? { event_id: id, event: { kind } } : JSON.parse(message.data);
     this.tell.events([event]);
-    if (kind === "RunEnded" && this.run && !this.isOver) {
-      // The server goes soon after the run, maybe before it can be asked again: this much is known from the event.
-      this.tell.ended(event.event.verdict, event.timestamp_ns);
+    if (id > (this.run?.event_id ?? 0) || kind === "StateTold") (NEEDS[kind] ?? ALL).forEach((what) => this.dirty.add(what));
+    if (event.ends_run_as && this.run && !this.isOver) {
+      // The server ends soon after the run, maybe before it can be asked again: this much is known from the event.
+      this.tell.ended(event);
       this.become({ name: "over" });
+      // Not in a timer: a browser may hold back the timers of a hidden page for longer than the server stays.
+      this.look();
     }
     if (this.isOver) this.lookSoon();
-    if (id > (this.run?.event_id ?? 0) || kind === "StateTold") (NEEDS[kind] ?? ALL).forEach((what) => this.dirty.add(what));
   }
 
-  // At the end there is no second to lose, and not much more to come.
+  // The server stays for a second after the end, and few events follow.
   lookSoon() {
     this.soon ??= setTimeout(() => {
       this.soon = null;
-      this.nodesPauseMs = Math.min(this.nodesPauseMs, HURRY_MS);
+      this.nodesPauseMs = Math.min(this.nodesPauseMs, END_READ_DELAY_MS);
       this.look();
-    }, HURRY_MS);
+    }, END_READ_DELAY_MS);
   }
 
   // Once a second: read what changed.
   look() {
-    if (this.source == null || this.reading || document.hidden) return;
+    if (this.source == null || this.reading || (document.hidden && !this.isOver)) return;
     const now = Date.now();
-    if (now - this.readEnd > IDLE_MS && !this.isOver) this.dirty.add("run");
-    if (this.run && !this.isOver && this.run.status !== "RUNNING" && now - this.readEnd > 2 * LEAST_PAUSE_MS) this.dirty.add("run");
-    if (this.isOver && now - this.readEnd > IDLE_MS) this.dirty.add("runs");
+    if (now - this.readEnd > IDLE_READ_INTERVAL_MS && !this.isOver) this.dirty.add("run");
+    if (this.run && !this.isOver && this.run.status !== "RUNNING" && now - this.readEnd > 2 * READ_INTERVAL_MS) this.dirty.add("run");
+    if (this.isOver && now - this.readEnd > IDLE_READ_INTERVAL_MS) this.dirty.add("runs");
     const due = [...this.dirty].filter((what) => what !== "nodes" || now - this.nodesEnd >= this.nodesPauseMs);
     if (due.length === 0) return;
     const turn = this.turn;
@@ -170,7 +171,7 @@ export class Feed {
         wanted.map(async (what) => {
           const answer = await this.get(paths[what]);
           if (what === "nodes") {
-            this.nodesPauseMs = Math.max(LEAST_PAUSE_MS, 10 * (performance.now() - began));
+            this.nodesPauseMs = Math.max(READ_INTERVAL_MS, 10 * (performance.now() - began));
             this.nodesEnd = Date.now();
           }
           if (answer.isNew) found[what] = answer.value;
@@ -197,7 +198,7 @@ export class Feed {
       cache: "no-store",
       credentials: "same-origin",
       headers: etag ? { "If-None-Match": etag } : {},
-      signal: AbortSignal.timeout(PATIENCE_MS),
+      signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS),
     });
     this.learnClock(answer);
     if (answer.status === 304) return { isNew: false };
@@ -209,7 +210,7 @@ export class Feed {
 
   learnClock(answer) {
     const said = Date.parse(answer.headers.get("Date") ?? "");
-    // That header has whole seconds: a smaller difference is no news.
+    // That header has whole seconds: a smaller difference means nothing.
     if (Number.isFinite(said)) this.offsetMs = Math.abs(said + 500 - Date.now()) > 2500 ? said + 500 - Date.now() : 0;
   }
 
@@ -218,13 +219,13 @@ export class Feed {
   lose(error) {
     this.stop();
     if (this.isOver && !(error instanceof Refused)) {
-      // Its server goes with a run that is over. Another run may come to the same address.
+      // The server ends with its run. Another run may come to the same address.
       this.become({ name: "over", isGone: true });
-      this.timer = setTimeout(() => this.connect(), IDLE_MS);
+      this.timer = setTimeout(() => this.connect(), IDLE_READ_INTERVAL_MS);
       return;
     }
     const sinceMs = this.state.name === "lost" ? this.state.sinceMs : Date.now();
-    const backoffMs = Math.min(LONGEST_BACKOFF_MS, 500 * 2 ** this.failures) * (0.75 + Math.random() / 2);
+    const backoffMs = Math.min(MAX_RETRY_DELAY_MS, 500 * 2 ** this.failures) * (0.75 + Math.random() / 2);
     this.failures += 1;
     this.become({ name: "lost", sinceMs, asOfMs: this.asOfMs, error, retryMs: Date.now() + backoffMs });
     this.timer = setTimeout(() => this.connect(), backoffMs);

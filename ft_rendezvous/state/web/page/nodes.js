@@ -1,8 +1,8 @@
-// The nodes: who is in the grid and who is gone, how many of each kind, the search, and one node's details.
+// The nodes: those in the grid, those that are gone, how many of each kind, the search, and one node's details.
 
 import { at, copyable, make, say, show, terms } from "./dom.js";
 import { Grid } from "./grid.js";
-import { KINDS, clock, count, duration, fullTime, kindOf, ms, ranksText } from "./words.js";
+import { KINDS, clock, count, duration, fullTime, ms, ranksText } from "./words.js";
 
 const GONE_ROWS = 200;
 const FOUND_NAMED = 12;
@@ -13,8 +13,8 @@ const keyOf = (node) => (node.infra_rank != null ? `infra ${node.infra_rank}` : 
 const inOrder = (a, b) =>
   (a.infra_rank ?? Infinity) - (b.infra_rank ?? Infinity) || order.compare(a.addr, b.addr) || a.pid - b.pid || 0;
 
-// The live, and those of the dead that nobody has replaced yet: the dead since the last seal whose place is not taken
-// by a newer start of theirs. Once a world is sealed, whoever died before is history.
+// In the grid are the live nodes, and the nodes that died since the last seal and have not started again.
+// Nodes that died before the last seal are listed as gone.
 export function split(nodes, cycles) {
   const sealed = cycles.findLast((cycle) => cycle.seal_time_ns != null);
   const since = sealed?.seal_time_ns ?? 0;
@@ -74,18 +74,18 @@ export class NodesView {
     this.pick(null);
     this.kind = null;
     at("search").value = "";
-    this.update([], [], null);
+    this.update([], []);
   }
 
-  update(nodes, cycles, run) {
-    Object.assign(this, { nodes, cycles, run });
+  update(nodes, cycles) {
+    Object.assign(this, { nodes, cycles });
     this.byId = new Map(nodes.map((node) => [node.incarnation, node]));
     const { here, gone } = split(nodes, cycles);
     Object.assign(this, { here, gone });
     const domains = new Map();
     const totals = {};
     for (const node of here) {
-      const kind = kindOf(node, run);
+      const { kind } = node;
       totals[kind] = (totals[kind] ?? 0) + 1;
       const name = node.domain ?? "";
       if (!domains.has(name)) domains.set(name, { name, nodes: [], counts: {} });
@@ -174,7 +174,7 @@ export class NodesView {
 
   search() {
     const text = at("search").value.trim().toLowerCase();
-    const ofKind = (node) => !this.kind || kindOf(node, this.run) === this.kind;
+    const ofKind = (node) => !this.kind || node.kind === this.kind;
     if (!text && !this.kind) {
       this.found = null;
       this.grid.lit = null;
@@ -199,14 +199,14 @@ export class NodesView {
     at("found").replaceChildren(
       make("span", {}, this.found.length ? `${count(this.found.length, "node")}: ` : "No node matches. "),
       ...this.found.slice(0, FOUND_NAMED).map(({ node, match }) => {
-        const text = [node.name, match[1], node.status === "DEAD" ? KINDS[kindOf(node, this.run)].text : ""].filter(Boolean).join(", ");
+        const text = [node.name, match[1], node.status === "DEAD" ? KINDS[node.kind].text : ""].filter(Boolean).join(", ");
         return make("button", { type: "button", on: { click: () => this.pick(node.incarnation) } }, text);
       }),
       more > 0 ? make("span", {}, `and ${more.toLocaleString("en")} more`) : "",
     );
   }
 
-  // --- those who are gone, and counts ------------------------------------------------------------------
+  // --- nodes that are gone, and counts ------------------------------------------------------------------
 
   showGone() {
     const { gone } = this;
@@ -222,7 +222,7 @@ export class NodesView {
         make(
           "li",
           {},
-          make("button", { type: "button", data: { incarnation: node.incarnation }, on: { click: () => this.pick(node.incarnation) } }, `${KINDS[kindOf(node, this.run)].letter} ${node.name}`),
+          make("button", { type: "button", data: { incarnation: node.incarnation }, on: { click: () => this.pick(node.incarnation) } }, `${KINDS[node.kind].letter} ${node.name}`),
           ` ${node.end_time_ns ? clock(ms(node.end_time_ns)) : ""} ${node.status_detail}`,
         ),
       ),
@@ -250,7 +250,7 @@ export class NodesView {
   // --- one node ----------------------------------------------------------------------------------------
 
   oneLine(node) {
-    const kind = kindOf(node, this.run);
+    const { kind } = node;
     const rank = node.group_rank == null ? "" : `, rank ${node.group_rank}`;
     return `${node.name}: ${KINDS[kind].text}${rank}${node.domain ? `, ${node.domain}` : ""}${node.status_detail ? `; ${node.status_detail}` : ""}${node.failure_count ? `; failed ${node.failure_count}×` : ""}`;
   }
@@ -281,7 +281,7 @@ export class NodesView {
     const node = this.byId?.get(this.grid.picked);
     show(at("node"), node != null);
     if (!node) return;
-    const signature = JSON.stringify([node, kindOf(node, this.run)]);
+    const signature = JSON.stringify(node);
     if (signature !== this.detailsShown) {
       this.detailsShown = signature;
       this.fillDetails(node);
@@ -290,15 +290,14 @@ export class NodesView {
   }
 
   fillDetails(node) {
-    const kind = kindOf(node, this.run);
-    const role = node.role.replaceAll("_", " ");
+    const { kind } = node;
     say(at("node-name"), node.name);
     at("node").dataset.kind = kind;
     const time = (ns) => (ns == null ? null : `${clock(ms(ns))} (${fullTime(ms(ns))})`);
     const isDead = node.status === "DEAD";
     this.beat = make("span", {});
     at("node-body").replaceChildren(
-      make("p", { class: "node-state" }, make("i", { class: "swatch", data: { kind }, "aria-hidden": "true" }, KINDS[kind].letter), make("b", {}, ` ${node.status} `), isDead ? `was ${role}` : role, `: ${KINDS[kind].more}`),
+      make("p", { class: "node-state" }, make("i", { class: "swatch", data: { kind }, "aria-hidden": "true" }, KINDS[kind].letter), make("b", {}, ` ${node.status} `), isDead ? `was ${node.role}` : node.role, `: ${KINDS[kind].more}`),
       terms([
         ["detail", node.status_detail],
         ["group rank", node.group_rank == null ? "none" : `${node.group_rank}${isDead ? ", in its last world" : ""}`],
@@ -327,7 +326,7 @@ export class NodesView {
     );
   }
 
-  // A look at which nobody was silent is news of every live node.
+  // After a look at which no node was silent, every live node has beaten.
   looked(timestampNs) {
     this.lookedNs = Math.max(this.lookedNs, timestampNs);
   }

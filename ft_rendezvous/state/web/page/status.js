@@ -1,4 +1,4 @@
-// The head of the page: how the run stands, in one glance.
+// The head of the page: how the run is, at one glance.
 
 import { at, make, say, show } from "./dom.js";
 import { RUN_HINTS, RUN_MARKS, causeText, clock, count, duration, fullTime, ms, percent } from "./words.js";
@@ -69,6 +69,17 @@ export class StatusView {
     say(at("spares-more"), standby + hot ? `${standby} standby, ${hot} hot` : isOver ? "" : "none");
   }
 
+  // Time lost and time trained until then, if nothing has happened since the run was read.
+  sumsAt(timeMs) {
+    const { run } = this;
+    const passed_s = Math.max(0, timeMs - this.readMs) / 1000;
+    const isBroken = run.status === "RESTARTING" || run.status === "RESIZING";
+    return {
+      lost_s: run.lost_s + (isBroken ? passed_s : 0),
+      trained_s: run.trained_s + (run.status === "RUNNING" ? passed_s : 0),
+    };
+  }
+
   // Every second: what grows while nothing happens.
   tick() {
     const { run } = this;
@@ -80,10 +91,7 @@ export class StatusView {
     say(at("age"), duration((endMs - ms(run.start_time_ns)) / 1000));
     // Nothing is known of what happens while the connection is lost.
     const isKnown = !isOver && this.feed.state.name === "live";
-    const passed_s = isKnown ? Math.max(0, now - this.readMs) / 1000 : 0;
-    const isBroken = run.status === "RESTARTING" || run.status === "RESIZING";
-    const lost_s = run.lost_s + (isBroken ? passed_s : 0);
-    const trained_s = run.trained_s + (run.status === "RUNNING" ? passed_s : 0);
+    const { lost_s, trained_s } = this.sumsAt(isKnown ? now : this.readMs);
     say(at("lost"), duration(lost_s));
     say(at("lost-more"), lost_s || trained_s ? `${percent(lost_s, lost_s + trained_s)} of ${duration(lost_s + trained_s)}` : "");
     this.showCauses(run);

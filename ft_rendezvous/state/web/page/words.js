@@ -1,4 +1,4 @@
-// What things are called and how numbers are told. Pure: no element, no request.
+// Names, numbers and sentences. Pure: no element, no request.
 
 export const NAMED = 8; // How many nodes a sentence names.
 
@@ -49,8 +49,8 @@ export const CYCLE_MARKS = { PENDING: "…", RUNNING: "▶", FINISHED: "✓", ER
 export const RUN_HINTS = {
   INITIALIZING: "the store is there, no node has come yet",
   SCHEDULING: "nodes gather for the first time",
-  RESTARTING: "nobody trains: the next world is not sealed yet",
-  RESIZING: "nobody trains: a larger world is being formed",
+  RESTARTING: "no node trains: the next world is not sealed yet",
+  RESIZING: "no node trains: a larger world is being formed",
 };
 
 export const CAUSES = {
@@ -59,7 +59,7 @@ export const CAUSES = {
 };
 export const causeText = (cause) => CAUSES[cause] ?? cause.replaceAll("_", " ");
 
-// What a node looks like in the grid, in the order of the legend: its letter, and what it means.
+// The kinds of nodes, as the server names them, in the order of the legend: letter, name and meaning.
 export const KINDS = {
   active: { letter: "A", text: "active", more: "has a rank and runs workers" },
   standby: { letter: "S", text: "standby", more: "arrived, was not placed; waits" },
@@ -67,21 +67,12 @@ export const KINDS = {
   arrived: { letter: "+", text: "arrived", more: "is in the cycle that is being formed" },
   awaited: { letter: "…", text: "awaited", more: "was in the last world, is not in this cycle yet" },
   finished: { letter: "✓", text: "finished", more: "its workers ended well" },
-  suspect: { letter: "?", text: "suspect", more: "nothing heard of it for half a lease" },
+  suspect: { letter: "?", text: "suspect", more: "it has not beaten for half a lease" },
   dead: { letter: "✕", text: "dead", more: "lost, refused or left" },
   drained: { letter: "D", text: "drained", more: "was asked to give up its place, and did" },
   quarantined: { letter: "Q", text: "quarantined", more: "failed first too often" },
   left: { letter: "–", text: "left", more: "went when the run was over" },
 };
-
-export function kindOf(node, run) {
-  const role = node.role.replaceAll("_", " ");
-  if (node.status === "SUSPECT") return "suspect";
-  if (node.status !== "DEAD") return role in KINDS ? role : "active";
-  if (role === "finished" || role === "drained" || role === "quarantined") return role;
-  const isEnd = run?.end_time_ns != null && node.end_time_ns != null && node.end_time_ns >= run.end_time_ns;
-  return isEnd ? "left" : "dead";
-}
 
 export function ranksText(node) {
   if (node.global_ranks == null) return "not known";
@@ -141,27 +132,37 @@ function failureText(failure) {
   return `${failure.node} (rank ${failure.rank})${after}: ${failure.reason}${words}${path}`;
 }
 
+function placementText(e) {
+  const parts = [
+    [e.kept, "keeps its rank", "keep their ranks"], [e.moved, "has another rank", "have other ranks"],
+    [e.new, "is new", "are new"], [e.benched, "is a spare now", "are spares now"],
+  ];
+  const counts = parts.filter(([n]) => n).map(([n, one, many]) => `${count(n, "node")} ${n === 1 ? one : many}`);
+  return `${counts.join(", ")}; ${e.effect}`;
+}
+
 // [how grave it is, sentence]; grave is one of bad, warn, good, plain, routine.
 const SENTENCES = {
   RunBegan: (e) => ["good", `The run ${e.run_id} began on ${e.host}, for ${e.settings?.nnodes ?? "?"} nodes.`],
-  Looked: (e) => ["routine", `The coordinator looked: ${count(e.live, "node")} live, the most silent heard of ${duration(e.oldest_s)} ago.`],
+  Looked: (e) => ["routine", `The coordinator looked: ${count(e.live, "node")} live, the oldest beat ${duration(e.oldest_s)} ago.`],
   RecordRefused: (e) => ["warn", `A record was refused${tail(e.record?.reason)}: ${e.record?.excerpt ?? ""}`],
   RunEnded: (e) => [
     { succeeded: "good", failed: "bad" }[e.verdict.kind] ?? "warn",
     `The run is over: ${e.verdict.kind}${tail(e.verdict.reason)}.${e.verdict.is_retryable ? " Another start may do better." : ""}`,
   ],
-  HostLeft: () => ["bad", "The store's host was ended before the run had a verdict."],
+  HostLeft: () => ["bad", "The store host was ended before the run had a verdict."],
   CycleOpened: (e) => [
     ["workers_failed", "nodes_lost"].includes(e.why?.why) || e.why?.outcome === "failed" ? "bad" : "plain",
     `Cycle ${e.cycle_id} opened: ${whyText(e.why)}.`,
   ],
+  CauseCorrected: (e) => ["bad", `The cause of cycle ${e.cycle_id} is corrected: ${whyText(e.why)}.`],
   CycleWaits: (e) => ["plain", `Cycle ${e.cycle_id} waits: ${e.reason}.`],
   CycleSealed: (e) => [
     "good",
     `Cycle ${e.cycle_id} sealed after ${duration(e.waited_s)}: ${count(e.placement.ranks.length, "node")} train, ` +
       `${e.placement.standbys.length} on standby; master ${e.master}.`,
   ],
-  CyclePlaced: (e) => ["plain", `Placement of cycle ${e.cycle_id}: ${e.summary}.`],
+  CyclePlaced: (e) => ["plain", `Placement of cycle ${e.cycle_id}: ${placementText(e)}.`],
   CycleCalled: (e) =>
     e.nodes.length
       ? ["warn", `${count(e.nodes.length, "node")} asked to give up ${e.nodes.length === 1 ? "its place" : "their places"}: ${nameAll(e.nodes, String)}${tail(e.reason)}.`]
@@ -169,7 +170,7 @@ const SENTENCES = {
   CycleSettled: (e) =>
     e.first
       ? ["bad", `Cycle ${e.cycle_id} ended because of ${failureText(e.first)}. ${count(e.failures, "node")} failed.`]
-      : ["plain", `Cycle ${e.cycle_id} ended because a node was lost or left, or somebody asked: nobody is charged.`],
+      : ["plain", `Cycle ${e.cycle_id} ended because a node was lost or left, or an operator asked: no node is charged.`],
   NodeJoined: (e) => ["plain", `${e.node} joined${e.is_spare ? " as a spare" : ""}${e.domain ? `, in ${e.domain}` : ""}.`],
   NodesArrived: (e, nameOf) => [
     "plain",
@@ -177,9 +178,9 @@ const SENTENCES = {
   ],
   NodesSilent: (e, nameOf) => {
     const silent = Object.keys(e.silent_s);
-    return ["warn", `Nothing heard for ${duration(Math.max(0, ...Object.values(e.silent_s)))} of ${nameAll(silent, nameOf)}.`];
+    return ["warn", `No beat for ${duration(Math.max(0, ...Object.values(e.silent_s)))}: ${nameAll(silent, nameOf)}.`];
   },
-  NodesHeard: (e, nameOf) => ["good", `Heard of again: ${nameAll(e.incarnations, nameOf)}.`],
+  NodesHeard: (e, nameOf) => ["good", `Beating again: ${nameAll(e.incarnations, nameOf)}.`],
   NodeFenced: (e) => [e.cause === "replaced" ? "warn" : "bad", `${e.node} ${FENCED[e.cause] ?? `was fenced, ${e.cause}`}${tail(e.reason)}.`],
   NodeFinished: (e) => ["good", `${e.node} finished: its workers ended well.`],
   NodeWent: (e) => [
@@ -188,7 +189,7 @@ const SENTENCES = {
   ],
   NodeUnhealthy: (e) => ["bad", `${e.node} is not fit to train${tail(e.reason)}.`],
   WorkersEnded: (e) => ["bad", `Workers failed on ${failureText(e.failure)}`],
-  StateTold: () => ["plain", "Events before this are no longer kept here; the state as of now was told."],
+  StateTold: () => ["plain", "Events before this are not kept here any more; the server sent the state as of now."],
 };
 
 export const EVENT_KINDS = Object.keys(SENTENCES);
@@ -198,7 +199,7 @@ export function sentence(event, nameOf) {
   try {
     return SENTENCES[event.kind](event, nameOf);
   } catch {
-    // An event of a later version than this page: told as it is.
+    // An event of a later version than this page: shown as it is.
     return ["plain", JSON.stringify(event)];
   }
 }

@@ -16,9 +16,9 @@ import pytest
 from ft_rendezvous.core.model import VerdictKind
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.host.verdict_file import VerdictReport, write_verdict
-from ft_rendezvous.launch import running
-from ft_rendezvous.launch.options import Plan, Process, Run
-from ft_rendezvous.launch.running import Running, await_endpoint, is_over, read_verdict
+from ft_rendezvous.launch import runner
+from ft_rendezvous.launch.plan import LaunchedRun, Plan, Process
+from ft_rendezvous.launch.runner import PlanRunner, await_endpoint, is_over, read_verdict
 from ft_rendezvous.store.client import ServedStore
 from ft_rendezvous.store.net import listen
 
@@ -29,7 +29,7 @@ def plan_of(place: Path, *scripts: str, store: str | None = None, publishes: Pat
             name=name, command=(sys.executable, "-c", script), env={"MARK": name}, log=place / "logs" / f"{name}.log"
         )
 
-    run = Run(
+    run = LaunchedRun(
         run_id="r",
         min_nodes=1,
         max_nodes=len(scripts),
@@ -48,14 +48,14 @@ def report(run_id: str) -> VerdictReport:
 
 
 def test_every_node_is_waited_for_and_writes_its_own_log(tmp_path: Path) -> None:
-    ended = Running(plan_of(tmp_path, "import os; print(os.environ['MARK'])", "raise SystemExit(4)")).run()
+    ended = PlanRunner(plan_of(tmp_path, "import os; print(os.environ['MARK'])", "raise SystemExit(4)")).run()
     assert list(ended.exit_codes) == [0, 4]
     assert ended.report is None
     assert (tmp_path / "logs" / "node 0.log").read_text() == "node 0\n"
 
 
 def test_a_failed_node_is_named_with_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Running(plan_of(tmp_path, "", "raise SystemExit(4)")).run()
+    PlanRunner(plan_of(tmp_path, "", "raise SystemExit(4)")).run()
     assert f"node 1 exited 4, its log is {tmp_path}/logs/node 1.log" in capsys.readouterr().err
 
 
@@ -84,7 +84,7 @@ def poke(place: Path, *signals: int) -> threading.Thread:
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
 def test_signals_are_passed_on_and_remembered(tmp_path: Path, signum: signal.Signals) -> None:
     poker = poke(tmp_path, signum)
-    ended = Running(plan_of(tmp_path, WAITS.format(place=tmp_path))).run()
+    ended = PlanRunner(plan_of(tmp_path, WAITS.format(place=tmp_path))).run()
     poker.join()
     assert list(ended.exit_codes) == [signum]
     assert list(ended.signals) == [signum]
@@ -105,7 +105,7 @@ def test_where_a_command_ends_the_nodes_it_is_run_instead(tmp_path: Path) -> Non
 
     drainer = threading.Thread(target=then_drain)
     drainer.start()
-    ended = Running(plan).run()
+    ended = PlanRunner(plan).run()
     poker.join()
     drainer.join()
     assert list(ended.exit_codes) == [signal.SIGUSR1], "the node itself was not sent SIGTERM"
@@ -116,26 +116,26 @@ def test_where_a_command_ends_the_nodes_it_is_run_instead(tmp_path: Path) -> Non
 def test_a_node_that_hangs_after_the_end_does_not_hold_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(running, "AFTERWARDS_S", 0.3)
+    monkeypatch.setattr(runner, "NODE_EXIT_TIMEOUT_S", 0.3)
     (tmp_path / "logs").mkdir()
     write_verdict(tmp_path / "logs" / "verdict.json", report("r"))
-    ended = Running(plan_of(tmp_path, "import signal; signal.pause()")).run()
+    ended = PlanRunner(plan_of(tmp_path, "import signal; signal.pause()")).run()
     assert list(ended.exit_codes) == [-signal.SIGKILL]
     assert ended.report is not None
-    assert "a node has not ended: going on without it" in capsys.readouterr().err
+    assert "a node has not ended: killing it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
 def test_whether_any_worker_was_started_shows_in_the_logs(tmp_path: Path, has_begun: bool) -> None:
     if has_begun:
         (tmp_path / "logs" / "node-0" / "cycle-1").mkdir(parents=True)
-    assert Running(plan_of(tmp_path, "raise SystemExit(1)")).run().has_begun is has_begun
+    assert PlanRunner(plan_of(tmp_path, "raise SystemExit(1)")).run().has_begun is has_begun
 
 
 def test_the_verdict_is_read_after_the_end(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     write_verdict(tmp_path / "logs" / "verdict.json", report("r"))
-    ended = Running(plan_of(tmp_path, "")).run()
+    ended = PlanRunner(plan_of(tmp_path, "")).run()
     assert ended.report is not None
     assert ended.report.reason == "why"
 
@@ -150,8 +150,8 @@ def test_a_verdict_of_another_run_or_half_of_one_is_none(tmp_path: Path) -> None
 
 
 def test_a_store_that_stays_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "STORE_PATIENCE_S", 0.2)
-    started = Running(plan_of(tmp_path, "", store="import signal; signal.pause()"))
+    monkeypatch.setattr(runner, "STORE_EXIT_TIMEOUT_S", 0.2)
+    started = PlanRunner(plan_of(tmp_path, "", store="import signal; signal.pause()"))
     started.run()
     assert started.store is not None
     assert started.store.returncode == -signal.SIGTERM
@@ -162,7 +162,7 @@ def test_a_hosting_task_forgets_an_earlier_verdict_and_publishes_while_it_runs(t
     write_verdict(tmp_path / "logs" / "verdict.json", report("r"))
     published = tmp_path / "logs" / "endpoint"
     script = f"print(open(r'{published}').read().strip())"
-    ended = Running(plan_of(tmp_path, script, publishes=published)).run()
+    ended = PlanRunner(plan_of(tmp_path, script, publishes=published)).run()
     assert (tmp_path / "logs" / "node 0.log").read_text() == "localhost:1\n"
     assert ended.report is None
     assert not published.exists()
@@ -171,23 +171,23 @@ def test_a_hosting_task_forgets_an_earlier_verdict_and_publishes_while_it_runs(t
 def test_a_program_that_is_not_there_ends_what_was_started(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "import signal; signal.pause()", "")
     missing = Process(name="node 1", command=("no-such-program",))
-    broken = Running(Plan(run=plan.run, nodes=(plan.nodes[0], missing)))
+    broken = PlanRunner(Plan(run=plan.run, nodes=(plan.nodes[0], missing)))
     with pytest.raises(ConfigError, match="'no-such-program' is not in PATH"):
         broken.run()
     assert broken.nodes[0].returncode == -signal.SIGTERM
 
 
-def test_a_log_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_log_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file")
     with pytest.raises(ConfigError, match="pass another --log-dir"):
-        Running(plan_of(tmp_path, "")).run()
+        PlanRunner(plan_of(tmp_path, "")).run()
 
 
 # --- the endpoint of a job array --------------------------------------------------------------------
 
 
 def test_an_endpoint_counts_once_a_store_is_there(tmp_path: Path) -> None:
-    """A file that a dead task left behind names a port at which nobody listens."""
+    """A file that a dead task left behind names a port at which nothing listens."""
     path = tmp_path / "endpoint"
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -204,7 +204,7 @@ def test_an_endpoint_counts_once_a_store_is_there(tmp_path: Path) -> None:
         served.stop()
 
 
-def test_nobody_waits_for_the_store_of_a_run_that_is_over(tmp_path: Path) -> None:
+def test_no_task_waits_for_the_store_of_a_run_that_is_over(tmp_path: Path) -> None:
     assert await_endpoint(tmp_path / "endpoint", 3600.0, lambda: True) is None
 
 

@@ -1,4 +1,4 @@
-"""The endpoint and the way to it: whose it is, who reaches it, from which address, with how many files."""
+"""Checks of the endpoint: what is there, which nodes reach it, from which address, and the limits of its host."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import ipaddress
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from ft_rendezvous.doctor.facts import Attempt, LiveRun, NodeFacts, State
+from ft_rendezvous.doctor.facts import Attempt, EndpointState, NodeFacts, RunningRun
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
 from ft_rendezvous.text import count, listing
 
 ANOTHER_PORT = "choose another port in --endpoint, and in --rdzv-endpoint"
 
 
-# --- whose it is ------------------------------------------------------------------------------------
+# --- what is there ------------------------------------------------------------------------------------
 
 
 def judge_endpoint(seen: Examination) -> list[Finding]:
-    """Whether a run could live at the endpoint, and every node would reach it."""
-    judge: Mapping[State, Callable[[Examination], tuple[Status, str, str]]] = {
-        State.HELD: _judge_held,
-        State.RUN: _judge_run,
-        State.OTHER_STORE: _judge_stranger,
-        State.STRANGER: _judge_stranger,
-        State.TAKEN: _judge_taken,
-        State.FORBIDDEN: _judge_forbidden,
-        State.NOTHING: _judge_nothing,
-        State.NO_ANSWER: _judge_no_answer,
-        State.UNKNOWN_HOST: _judge_no_answer,
+    """Whether a run could use the endpoint, and every node would reach it."""
+    judge: Mapping[EndpointState, Callable[[Examination], tuple[Status, str, str]]] = {
+        EndpointState.HELD: _judge_held,
+        EndpointState.RUN: _judge_run,
+        EndpointState.OTHER_STORE: _judge_stranger,
+        EndpointState.STRANGER: _judge_stranger,
+        EndpointState.TAKEN: _judge_taken,
+        EndpointState.FORBIDDEN: _judge_forbidden,
+        EndpointState.NOTHING: _judge_nothing,
+        EndpointState.NO_ANSWER: _judge_no_answer,
+        EndpointState.UNKNOWN_HOST: _judge_no_answer,
     }
     status, fact, remedy = judge[seen.endpoint.state](seen)
     looked = seen.names(node for node in seen.nodes if node.task == seen.looked)
@@ -38,7 +38,7 @@ def judge_endpoint(seen: Examination) -> list[Finding]:
 
 
 def _judge_held(seen: Examination) -> tuple[Status, str, str]:
-    return Status.PASS, f"port {seen.port} is free there: a run can live at {seen.endpoint_name}", ""
+    return Status.PASS, f"port {seen.port} is free there: a run can use {seen.endpoint_name}", ""
 
 
 def _judge_run(seen: Examination) -> tuple[Status, str, str]:
@@ -46,9 +46,11 @@ def _judge_run(seen: Examination) -> tuple[Status, str, str]:
     assert run is not None, "a run was found"
     where = f"run {run.run_id!r} is at {seen.endpoint_name}"
     if run.verdict:
-        fact = f"{where}; it has ended ({run.verdict}) and its store is about to go"
+        fact = f"{where}; it has ended ({run.verdict}) and its store will end soon"
         return Status.WARN, fact, f"wait until it is gone, or {ANOTHER_PORT}"
-    fact = f"{where}, {_tell_cycle(run)}" + ("" if seen.attempts else "; it was looked at once and left alone")
+    fact = f"{where}, {_describe_cycle(run)}" + (
+        "" if seen.attempts else "; the doctor looked at it once and left it alone"
+    )
     if not seen.run_id:
         remedy = f"a new run needs a port of its own: {ANOTHER_PORT}; for a node of this run, pass --rdzv-id"
         return Status.WARN, fact, remedy
@@ -60,35 +62,35 @@ def _judge_run(seen: Examination) -> tuple[Status, str, str]:
     return Status.PASS, fact, ""
 
 
-def _tell_cycle(run: LiveRun) -> str:
+def _describe_cycle(run: RunningRun) -> str:
     return f"in cycle {run.cycle_id}" if run.is_sealed else f"waiting for nodes in cycle {run.cycle_id}"
 
 
 def _judge_stranger(seen: Examination) -> tuple[Status, str, str]:
-    return Status.FAIL, f"{seen.endpoint_name} is someone else's: {seen.endpoint.detail}", ANOTHER_PORT
+    return Status.FAIL, f"{seen.endpoint_name} is taken: {seen.endpoint.detail}", ANOTHER_PORT
 
 
 def _judge_taken(seen: Examination) -> tuple[Status, str, str]:
-    fact = f"port {seen.port} is taken, though nothing answers at {seen.endpoint_name}"
-    return Status.FAIL, fact, f"{ANOTHER_PORT}, or find who has it: ss -ltnp 'sport = :{seen.port}'"
+    fact = f"port {seen.port} is taken, but nothing answers at {seen.endpoint_name}"
+    return Status.FAIL, fact, f"{ANOTHER_PORT}, or find the process that has it: ss -ltnp 'sport = :{seen.port}'"
 
 
 def _judge_forbidden(seen: Examination) -> tuple[Status, str, str]:
-    return Status.FAIL, f"port {seen.port} cannot be listened on: {seen.endpoint.detail}", ANOTHER_PORT
+    return Status.FAIL, f"the system does not allow to listen on port {seen.port}: {seen.endpoint.detail}", ANOTHER_PORT
 
 
 def _judge_nothing(seen: Examination) -> tuple[Status, str, str]:
     who = "this is not its machine" if seen.expected == 1 else "none of these nodes is its machine"
-    remedy = "start ftr serve there and ask again, or name one of the nodes in --endpoint"
+    remedy = "start ftr serve there and run ftr doctor again, or name one of the nodes in --endpoint"
     return Status.WARN, f"nothing listens at {seen.endpoint_name} yet, and {who}", remedy
 
 
 def _judge_no_answer(seen: Examination) -> tuple[Status, str, str]:
-    remedy = "look whether the host is up, its name is right, and no firewall drops what is sent to that port"
+    remedy = "check that the host is up, that its name is right, and that no firewall drops packets to that port"
     return Status.FAIL, f"{seen.endpoint_name}: {seen.endpoint.detail}", remedy
 
 
-# --- who reaches it ---------------------------------------------------------------------------------
+# --- which nodes reach it ---------------------------------------------------------------------------------
 
 
 def _judge_attempts(seen: Examination) -> list[Finding]:
@@ -104,8 +106,8 @@ def _judge_attempts(seen: Examination) -> list[Finding]:
         Finding(
             check="reach",
             status=Status.FAIL,
-            fact=f"{seen.endpoint_name} is not reached: {error}",
-            remedy="open the port between the nodes, and look whether the name means the same machine there",
+            fact=f"{seen.endpoint_name} cannot be reached: {error}",
+            remedy="open the port between the nodes, and check that the name means the same machine there",
             nodes=seen.names(nodes),
         )
         for error, nodes in cut_off.items()
@@ -117,14 +119,14 @@ def _judge_attempts(seen: Examination) -> list[Finding]:
 
 
 def judge_families(seen: Examination) -> list[Finding]:
-    """IPv4 and IPv6: a name with both is tried with both, and one that does not work costs time at every connection."""
+    """IPv4 and IPv6: a name with both is tried with both. A broken address costs time at every connection."""
     broken: dict[str, list[NodeFacts]] = defaultdict(list)
     fine: dict[str, list[NodeFacts]] = defaultdict(list)
     for node in seen.nodes:
         attempts = seen.attempts.get(node.task, ())
         dead = [attempt for attempt in attempts if attempt.error]
         if dead and len(dead) < len(attempts):
-            broken[_tell_broken(attempts)].append(node)
+            broken[_describe_broken(attempts)].append(node)
         elif node.endpoint.found:
             fine[" and ".join(_families(node.endpoint.found))].append(node)
     found = [
@@ -144,7 +146,7 @@ def judge_families(seen: Examination) -> list[Finding]:
     return found
 
 
-def _tell_broken(attempts: Sequence[Attempt]) -> str:
+def _describe_broken(attempts: Sequence[Attempt]) -> str:
     dead = listing([f"{attempt.address} does not work ({attempt.error})" for attempt in attempts if attempt.error], 3)
     works = listing([attempt.address for attempt in attempts if not attempt.error], 3)
     return f"of the endpoint's addresses {dead}, {works} does"
@@ -156,19 +158,19 @@ def _families(addresses: Sequence[str]) -> list[str]:
     return [f"IPv{version}" for version in sorted(versions)]
 
 
-# --- from where -------------------------------------------------------------------------------------
+# --- from which address -------------------------------------------------------------------------------------
 
 
 def judge_address(seen: Examination) -> list[Finding]:
-    """The address others reach a node at: its own, and on a way that leaves the machine where it must."""
+    """The route of every node to the endpoint: it must leave the machine, unless the endpoint is on that machine."""
     machines = {node.machine for node in seen.nodes}
     if len({node.machine for node in seen.hosts}) > 1:
         return [
             Finding(
                 check="address",
                 status=Status.FAIL,
-                fact=f"{count(len(seen.hosts), 'node')} on different machines each take themselves for the endpoint's, "
-                "and would each host a run",
+                fact=f"{count(len(seen.hosts), 'node')} on different machines each believe that the endpoint is "
+                "theirs: each would host a run",
                 remedy="use a name that means one machine everywhere: not localhost, and no name that /etc/hosts maps "
                 "to 127.0.0.1 or 127.0.1.1",
                 nodes=seen.names(seen.hosts),
@@ -182,11 +184,11 @@ def judge_address(seen: Examination) -> list[Finding]:
                 check="address",
                 status=Status.FAIL,
                 fact="there is no route to the endpoint",
-                remedy="look at ip route get ADDRESS on the node",
+                remedy="run ip route get ADDRESS on the node",
                 nodes=seen.names(nowhere),
             )
         )
-    ways: dict[str, list[NodeFacts]] = defaultdict(list)
+    routes: dict[str, list[NodeFacts]] = defaultdict(list)
     inside: list[NodeFacts] = []
     for node in seen.nodes:
         if node.route is None:
@@ -194,38 +196,39 @@ def judge_address(seen: Examination) -> list[Finding]:
         if node.route.is_loopback and not node.is_host and len(machines) > 1:
             inside.append(node)
         else:
-            ways[_tell_way(node, len(seen.nodes) > 1)].append(node)
+            routes[_describe_route(node, len(seen.nodes) > 1)].append(node)
     if inside:
         found.append(
             Finding(
                 check="address",
                 status=Status.FAIL,
-                fact="the way to the endpoint ends on loopback, and the endpoint is elsewhere",
-                remedy="look for the endpoint's name in /etc/hosts there",
+                fact="the route to the endpoint is loopback, but the endpoint is on another machine",
+                remedy="check the endpoint's name in /etc/hosts there",
                 nodes=seen.names(inside),
             )
         )
     found += [
-        Finding(check="address", status=Status.PASS, fact=way, nodes=seen.names(nodes)) for way, nodes in ways.items()
+        Finding(check="address", status=Status.PASS, fact=route, nodes=seen.names(nodes))
+        for route, nodes in routes.items()
     ]
     return found
 
 
-def _tell_way(node: NodeFacts, is_one_of_many: bool) -> str:
-    """Alike for nodes that are alike."""
+def _describe_route(node: NodeFacts, is_one_of_many: bool) -> str:
+    """The route in words; the same words for nodes with the same kind of route."""
     assert node.route is not None
     interface = f" through {node.route.interface}" if node.route.interface else ""
     if node.route.is_here:
         return f"the endpoint is this machine{'' if is_one_of_many else f' ({node.route.address})'}{interface}"
     address = "" if is_one_of_many else f" from {node.route.address}"
-    return f"the endpoint is reached{address}{interface or ' on an interface that is not known'}"
+    return f"the endpoint is reached{address}{interface or ' through an unknown interface'}"
 
 
-# --- with what --------------------------------------------------------------------------------------
+# --- files and ports --------------------------------------------------------------------------------------
 
 
 def judge_files(seen: Examination) -> list[Finding]:
-    """The store host needs two connections per node, and a third while a node greets."""
+    """The store host needs two connections per node, and a third one while a node connects."""
     if not seen.hosts or not seen.files_wanted:
         return []
     short = [node for node in seen.hosts if 0 <= node.files_hard < seen.files_wanted]
@@ -246,7 +249,7 @@ def judge_files(seen: Examination) -> list[Finding]:
 
 
 def judge_port(seen: Examination) -> list[Finding]:
-    """A port that the system may give to any outgoing connection is not always free."""
+    """The system may give a port of this range to any outgoing connection. Then the port is not free."""
     exposed = [
         node
         for node in seen.hosts
@@ -259,7 +262,7 @@ def judge_port(seen: Examination) -> list[Finding]:
         Finding(
             check="port",
             status=Status.WARN,
-            fact=f"port {seen.port} is among those the system gives to outgoing connections ({first} to {last}): it "
+            fact=f"port {seen.port} is one that the system gives to outgoing connections ({first} to {last}): it "
             "may be taken when a run starts",
             remedy=f"choose one below {first}, such as 29400",
             nodes=seen.names(exposed),

@@ -1,10 +1,10 @@
-"""Who may ask: judged from the head of a request, before anything else looks at it.
+"""Which requests are answered: judged from the head of a request, before the application sees it.
 
-everybody    GET and HEAD alone, and no body
-no token     the host must be an address or `localhost`: a page of somebody else whose name resolves to this
-             machine gets nothing
+all clients  GET and HEAD alone, and no body
+no token     the host must be an address or `localhost`: a foreign page whose name resolves to this machine gets
+             nothing
 a token      as `Authorization: Bearer TOKEN`, or as the cookie that `/?token=TOKEN` gives
-browsers     no page of another origin may ask
+browsers     a page of another origin gets nothing
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 CLOSED_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
-"""For what is data and no page."""
+"""For data."""
 ENTRANCE_POLICY = "default-src 'none'; frame-ancestors 'none'"
-"""A page in a sandbox may not go on to another."""
+"""Without a sandbox: in one, this page could not go on to another."""
 HEAD_BYTES = 16 * 2**10
 COOKIE_AGE_S = 30 * 24 * 3600
 ENTRANCE = b"""<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/">
@@ -49,8 +49,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge_head(method: str, headers: Mapping[str, str]) -> Refusal | None:
-    """Whether anybody at all could be answered this."""
-    # Whoever is refused here may have a body under way that nobody will read.
+    """Why such a request is never answered; None if it may be."""
+    # A client that is refused here may still send a body, which the server will not read.
     close = {"connection": "close"}
     if method not in ("GET", "HEAD"):
         fact = "nothing can be changed here: only GET and HEAD are answered"
@@ -69,11 +69,11 @@ def judge_head(method: str, headers: Mapping[str, str]) -> Refusal | None:
 
 
 def judge_origin(headers: Mapping[str, str], has_token: bool) -> Refusal | None:
-    """Whether the question comes from a page of somebody else's."""
+    """Why a request is refused that a foreign page may have sent; None if it is not."""
     host = headers.get("host", "")
     if not has_token and not is_here(host):
         problem = Problem(
-            error="the host of this address is a name that could be anybody's",
+            error="the host in this address is a name, and a foreign name server may control it",
             next="use `localhost` or the machine's IP address, or set state_token",
         )
         return Refusal(status=403, problem=problem)
@@ -88,7 +88,7 @@ def judge_origin(headers: Mapping[str, str], has_token: bool) -> Refusal | None:
 
 
 def is_here(host: str) -> bool:
-    """Whether a Host header names this machine in a way that no name server has a say in."""
+    """Whether a Host header is an address or `localhost`: no name server can change those."""
     name = urlsplit(f"//{host}").hostname if _is_netloc(host) else None
     if name is None:
         return False
@@ -108,8 +108,8 @@ def _is_netloc(host: str) -> bool:
         return False
 
 
-class Keyring:
-    """What opens the server, compared in constant time."""
+class TokenCheck:
+    """Compares tokens and cookies with the run's token, in constant time."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -119,7 +119,7 @@ class Keyring:
     def opens(self, headers: Mapping[str, str]) -> bool:
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            # A header's bytes are whatever the client sent; a token's are UTF-8.
+            # A header may hold any bytes; a token is UTF-8.
             return self.is_token(credentials.strip().encode("latin-1"))
         try:
             cookies = SimpleCookie(headers.get("cookie", ""))
@@ -132,9 +132,9 @@ class Keyring:
         return hmac.compare_digest(given, self._token)
 
     def enter(self, request: Request) -> Response:
-        """Remember the token in the browser, and go on to an address that does not show it.
+        """Keep a cookie in the browser, and go on to an address that does not show the token.
 
-        By a page and not by a redirect: after one from elsewhere, a strict cookie is not sent along.
+        With a page and not with a redirect: after a redirect, a browser does not send a strict cookie.
         """
         headers = {"cache-control": "no-store", "content-security-policy": ENTRANCE_POLICY}
         response = Response(ENTRANCE, media_type="text/html", headers=headers)
@@ -144,17 +144,17 @@ class Keyring:
 
 
 def cookie_name(headers: Mapping[str, str]) -> str:
-    """Another one for every port, for the servers of several runs may be on one machine."""
+    """Another name for each port: the servers of several runs may be on one machine."""
     port = headers.get("host", "").rpartition(":")[2]
     return f"ft_state_{port}" if port.isascii() and port.isdigit() else "ft_state"
 
 
-class Guard:
-    """Asks the judges above before the application, and puts the headers on that keep browsers in bounds."""
+class AccessGuard:
+    """Refuses what the functions above refuse, and adds the headers that restrict browsers."""
 
-    def __init__(self, app: ASGIApp, keyring: Keyring | None, open_paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, token_check: TokenCheck | None, open_paths: frozenset[str]) -> None:
         self._app = app
-        self._keyring = keyring
+        self._token_check = token_check
         self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,17 +179,17 @@ class Guard:
 
     def _judge(self, request: Request) -> Response | None:
         headers, path = request.headers, request.scope["path"]
-        refusal = judge_head(request.method, headers) or judge_origin(headers, self._keyring is not None)
+        refusal = judge_head(request.method, headers) or judge_origin(headers, self._token_check is not None)
         if refusal is not None:
             return refuse(refusal)
-        if self._keyring is None or path in self._open_paths:
+        if self._token_check is None or path in self._open_paths:
             return None
         given = request.query_params.get("token")
-        if path == "/" and given is not None and self._keyring.is_token(given.encode()):
-            return self._keyring.enter(request)
-        if self._keyring.opens(headers):
+        if path == "/" and given is not None and self._token_check.is_token(given.encode()):
+            return self._token_check.enter(request)
+        if self._token_check.opens(headers):
             return None
-        fact = "this needs the run's state_token, and that was not it"
+        fact = "this needs the run's state_token, and the request does not have it"
         next_step = "send `Authorization: Bearer TOKEN`, or open /?token=TOKEN in a browser"
         problem = Problem(error=fact, next=next_step)
         return refuse(Refusal(status=401, problem=problem, headers={"www-authenticate": "Bearer"}))

@@ -1,6 +1,6 @@
-"""The pipe to the keeper: a process that writes the export log and serves HTTP, so that neither can hold a decision.
+"""The pipe to the keeper, a process that writes the export log and serves HTTP, so that neither can delay a decision.
 
-The keeper ends when the pipe does. If it dies before, it is started again a few times, and told the whole state.
+The keeper ends when the pipe does. If it dies before, it is started again a few times and gets the whole state.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ft_rendezvous.state.record.stream import Stream, write_all
 log = logging.getLogger("ft_rendezvous")
 
 RESTARTS = 3
-RESTART_S = 5.0
-"""How long to wait before the first restart; before the second twice as long, and so on."""
-HEALTHY_S = 600.0
-"""A keeper that lived for so long does not count as one that cannot live."""
-FAREWELL_S = 5.0
-"""How long the keeper may take to write what it was told before its host ends."""
+RESTART_DELAY_S = 5.0
+"""Before the first restart; before the second twice as long, and so on."""
+HEALTHY_AFTER_S = 600.0
+"""A keeper that ran for this long was healthy: its end does not count as a failed start."""
+END_TIMEOUT_S = 5.0
+"""How long the keeper may take to write the last events before its host ends."""
 
 
 class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,30 +39,30 @@ class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None
 
 
-class Feed:
-    """Takes from a stream what the keeper shall know."""
+class KeeperPipe:
+    """Starts the keeper, and writes the lines of a stream to it."""
 
     def __init__(
-        self, stream: Stream, config: KeeperConfig, unset: Sequence[str] = (), restart_s: float = RESTART_S
+        self, stream: Stream, config: KeeperConfig, unset: Sequence[str] = (), restart_s: float = RESTART_DELAY_S
     ) -> None:
         """`unset`: variables that the keeper must not inherit."""
         self._stream, self._config, self._unset, self._restart_s = stream, config, unset, restart_s
         self._is_closing = threading.Event()
         self._is_given_up = False
-        self._thread = threading.Thread(target=self._run, name="ft-feed", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ft-keeper-pipe", daemon=True)
         self.process: subprocess.Popen[bytes] | None = None
         self._thread.start()
 
     def close(self) -> None:
-        """Tell what is left to tell, and wait for the keeper to end, but not for long. The stream is closed already."""
+        """Write the lines that are left, and wait a short time for the keeper to end. The stream is closed already."""
         self._is_closing.set()
-        self._thread.join(FAREWELL_S)
+        self._thread.join(END_TIMEOUT_S)
         self._is_given_up = True
         process = self.process
         if process is None:
             return
         try:
-            process.wait(0.0 if self._thread.is_alive() else FAREWELL_S)
+            process.wait(0.0 if self._thread.is_alive() else END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             log.warning("the keeper of the state did not end in time: the last events may be missing")
             process.kill()
@@ -76,21 +76,21 @@ class Feed:
             except OSError as error:
                 log.warning("the state is not kept: its process cannot be started: %s; training goes on", error)
                 break
-            code = self._feed(process)
+            code = self._pass_on(process)
             if code is None or self._is_given_up:
                 return
-            tries = 1 if time.monotonic() - began > HEALTHY_S else tries + 1
+            tries = 1 if time.monotonic() - began > HEALTHY_AFTER_S else tries + 1
             is_last = tries > RESTARTS
             text = "the keeper of the state ended (exit code %d); training goes on, %s"
             log.warning(text, code, "and nothing more is recorded" if is_last else "and another one is started")
             if is_last:
                 break
-            # At the end of the run at once: how it ended must be written.
+            # At the end of the run without a delay: the log must say how the run ended.
             self._is_closing.wait(self._restart_s * tries)
         while self._stream.take() is not None:
-            pass  # Nobody is there to be told, and memory must not grow.
+            pass  # There is no keeper any more, and memory must not grow.
 
-    def _feed(self, process: subprocess.Popen[bytes]) -> int | None:
+    def _pass_on(self, process: subprocess.Popen[bytes]) -> int | None:
         """Pass everything on. Returns the exit code of a keeper that ended before the stream, None at its end."""
         assert process.stdin is not None
         pipe = process.stdin.fileno()
@@ -107,7 +107,7 @@ class Feed:
         code = process.wait()
         if code == 0:
             return None
-        self._stream.lose(b"")  # It died with what it had not read yet.
+        self._stream.lose(b"")  # It died before it had read all lines.
         return code
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""Settings, and what a run of these nodes could lose: the same functions that seal a cycle answer it."""
+"""Checks of settings and spares. The functions that seal a cycle also answer what a run of these nodes could lose."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from ft_rendezvous.core.explain import foresee, lacks_place
 from ft_rendezvous.core.snapshot import Snapshot, SnapshotNode, restore
 from ft_rendezvous.doctor.facts import NodeFacts
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
-from ft_rendezvous.doctor.wording import describe_nodes
+from ft_rendezvous.doctor.node_names import describe_nodes
 from ft_rendezvous.text import count
 
 
 def judge_settings(seen: Examination) -> list[Finding]:
-    """Whether they can work, on every node, and are the same."""
+    """Whether the settings can work on every node, and are the same."""
     found: list[Finding] = []
     wrong: dict[str, list[NodeFacts]] = defaultdict(list)
     for node in seen.nodes:
         if node.run_error or node.node_error:
-            # Without its own name in them, errors of many nodes are one.
+            # Without the name of the node, the same error of many nodes is one finding.
             error = (node.run_error or node.node_error).replace(f"node {node.host}", "this node")
             wrong[error].append(node)
     found += [
@@ -26,7 +26,7 @@ def judge_settings(seen: Examination) -> list[Finding]:
             check="settings",
             status=Status.FAIL,
             fact=error,
-            remedy="ftr settings lists every key, docs/placement.md where a node's place comes from",
+            remedy="ftr settings lists every key, ftr docs placement says where a node's place comes from",
             nodes=seen.names(nodes),
         )
         for error, nodes in wrong.items()
@@ -43,7 +43,7 @@ def judge_settings(seen: Examination) -> list[Finding]:
             Finding(
                 check="settings",
                 status=Status.FAIL,
-                fact=f"nodes read different settings: {', '.join(sorted(keys))}; whoever differs is refused",
+                fact=f"nodes read different settings: {', '.join(sorted(keys))}; the run refuses a node that differs",
                 remedy="use one --rdzv-conf, and one config file, on all nodes",
                 nodes=seen.names(node for _, nodes in groups[1:] for node in nodes),
             )
@@ -55,11 +55,11 @@ def judge_settings(seen: Examination) -> list[Finding]:
 
 
 def judge_spares(seen: Examination) -> list[Finding]:
-    """How many of these nodes would train, and what the others could make up for."""
+    """How many of these nodes would train, and which losses the others could cover."""
     rules = seen.rules
     is_part = seen.expected == 1 or any(node.step is not None and node.step.is_array for node in seen.nodes)
     if rules is None or is_part:
-        return []  # A node alone, or a task of an array, does not know of the others.
+        return []  # A single node, or a task of an array, does not know the other nodes.
     nodes = tuple(
         SnapshotNode(infra_rank=node.infra_rank, domain=node.domain, unit=node.unit, addr=node.host, pid=node.pid)
         for node in seen.nodes
@@ -67,7 +67,7 @@ def judge_spares(seen: Examination) -> list[Finding]:
     try:
         arrived, _ = restore(Snapshot(nodes))
     except ValueError:
-        return []  # Two of one infra rank: told elsewhere.
+        return []  # Two nodes have one infra rank: another check says so.
     arrived = {name: arrival for name, arrival in arrived.items() if not lacks_place(arrival.node, rules)}
     outlook = foresee(arrived, (), rules)
     sizes = f"--nnodes={rules.min_nodes}:{rules.max_nodes}"
@@ -95,13 +95,13 @@ def judge_spares(seen: Examination) -> list[Finding]:
             check="spares",
             status=Status.WARN,
             fact=f"{fact} ({sizes}): the loss of a node would make the run wait for a replacement",
-            remedy="start more nodes than MIN, or lower MIN; docs/placement.md says how many are needed",
+            remedy="start more nodes than MIN, or lower MIN; ftr docs placement says how many are needed",
         )
     ]
 
 
 def judge_domains(seen: Examination) -> list[Finding]:
-    """Nodes without a domain among nodes that have one: they are placed first, and apart."""
+    """Whether some nodes have a domain and others have none: nodes without one are placed first, and apart."""
     without = [node for node in seen.nodes if node.domain is None]
     if not without or len(without) == len(seen.nodes):
         return []
@@ -110,8 +110,8 @@ def judge_domains(seen: Examination) -> list[Finding]:
             check="domains",
             status=Status.WARN,
             fact=f"{describe_nodes(seen.names(without), len(seen.nodes))} of {count(len(seen.nodes), 'node')} have no "
-            "domain, and the others have",
-            remedy="set domain_from for all, or FT_DOMAIN_ID on each; docs/placement.md",
+            "domain, but the others have one",
+            remedy="set domain_from for all, or FT_DOMAIN_ID on each; see ftr docs placement",
             nodes=seen.names(without),
         )
     ]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ft_rendezvous.doctor.collector import collector_ports
 from ft_rendezvous.doctor.facts import Controller, Step
-from ft_rendezvous.doctor.meeting import meeting_ports
-from ft_rendezvous.doctor.steps import ask_controller, asks_no_kill, defeating_flags, find_step
+from ft_rendezvous.doctor.slurm_step import ask_controller, asks_no_kill, defeating_flags, find_step
 
 IN_STEP = {
     "SLURM_JOB_ID": "7",
@@ -54,11 +54,11 @@ def test_outside_of_slurm_there_is_no_step() -> None:
 
 
 def test_processes_of_a_step_find_the_same_ports_and_never_the_endpoints() -> None:
-    ports = meeting_ports("7.3", 29400)
+    ports = collector_ports("7.3", 29400)
     assert len(ports) == 4
     assert all(20_000 <= port < 29_000 for port in ports)
-    assert meeting_ports("7.3", 29400) == ports != meeting_ports("7.4", 29400)
-    assert ports[0] not in meeting_ports("7.3", ports[0])
+    assert collector_ports("7.3", 29400) == ports != collector_ports("7.4", 29400)
+    assert ports[0] not in collector_ports("7.3", ports[0])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The meeting of nodes in one process: many of them, and some that keep to nothing."""
+"""Collecting reports in one process: from many nodes, and from some that break the rules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ft_rendezvous.doctor import examine, meeting
-from ft_rendezvous.doctor.examine import exit_code_of, lead
-from ft_rendezvous.doctor.facts import FORMAT, Hello, NodeFacts, Report, State, Step
+from ft_rendezvous.doctor import collector, examine
+from ft_rendezvous.doctor.collector import NoCollector, collector_ports, report_to_collector
+from ft_rendezvous.doctor.examine import examine_as_leader, findings_exit_code
+from ft_rendezvous.doctor.facts import FACTS_VERSION, EndpointState, Hello, NodeFacts, NodeReport, Step
 from ft_rendezvous.doctor.findings import Examination, Finding
-from ft_rendezvous.doctor.gather import Asked
-from ft_rendezvous.doctor.meeting import NobodyThere, meeting_ports, visit
-from ft_rendezvous.doctor.node import Node
+from ft_rendezvous.doctor.gather import DoctorOptions
+from ft_rendezvous.doctor.node_actions import NodeActions
 from tests.contract.strangers import free_port, listener, speak_http
 from tests.doctor.build import in_step, node
 
@@ -32,12 +32,14 @@ class Stage:
     def __init__(self, tasks: int, monkeypatch: pytest.MonkeyPatch, timeout_s: float = LONG_S) -> None:
         self.tasks = tasks
         self.job = str(secrets.randbelow(10**9))
-        self.asked = Asked(host="127.0.0.1", port=free_port(), timeout_s=timeout_s)
+        self.options = DoctorOptions(host="127.0.0.1", port=free_port(), timeout_s=timeout_s)
         monkeypatch.setattr(examine, "gather_facts", lambda _asked, step, _env: self.facts(step.task))
         monkeypatch.setattr(examine, "ask_controller", lambda *_: None)
         self._pool = ThreadPoolExecutor(tasks + 8)
-        self._told: list[tuple[Examination, Sequence[Finding]]] = []
-        self._led = self._pool.submit(lead, self.asked, self.step(0), {}, lambda *told: self._told.append(told))
+        self._findings: list[tuple[Examination, Sequence[Finding]]] = []
+        self._led = self._pool.submit(
+            examine_as_leader, self.options, self.step(0), {}, lambda *findings: self._findings.append(findings)
+        )
 
     def step(self, task: int) -> Step:
         return Step(job_id=self.job, step_id="0", task=task, tasks=self.tasks, hosts=("127.0.0.1",))
@@ -47,13 +49,13 @@ class Stage:
 
     @property
     def ports(self) -> list[int]:
-        return meeting_ports(self.step(0).key, self.asked.port)
+        return collector_ports(self.step(0).key, self.options.port)
 
-    def visit(self, task: int, hands: Node | None = None, **changes: Any) -> Any:
+    def report_to_collector(self, task: int, hands: NodeActions | None = None, **changes: Any) -> Any:
         """A node's report and help, in a thread: its exit code in the end."""
-        known = {"hosts": ["127.0.0.1"], "taken": self.asked.port, "patience_s": LONG_S, **changes}
-        hands = hands or Node(self.asked.host, self.asked.port)
-        return self._pool.submit(visit, self.facts(task), self.step(task), hands, **known)
+        known = {"hosts": ["127.0.0.1"], "taken": self.options.port, "timeout_s": LONG_S, **changes}
+        hands = hands or NodeActions(self.options.host, self.options.port)
+        return self._pool.submit(report_to_collector, self.facts(task), self.step(task), hands, **known)
 
     def connect(self) -> socket.socket:
         """To the first node, once it listens, without any manners."""
@@ -66,14 +68,14 @@ class Stage:
         raise AssertionError("the first node does not listen")
 
     def hello(self, task: int, **changes: Any) -> bytes:
-        known = {"v": FORMAT, "key": self.step(0).key, "task": task, "host": f"n{task + 1}", "version": "0.1.0"}
+        known = {"v": FACTS_VERSION, "key": self.step(0).key, "task": task, "host": f"n{task + 1}", "version": "0.1.0"}
         return msgspec.json.encode(Hello(**{**known, **changes})) + b"\n"
 
     def end(self) -> tuple[Examination, int]:
-        """What was told, and the exit code."""
+        """The findings, and the exit code."""
         exit_code = self._led.result(LONG_S)
-        ((seen, findings),) = self._told
-        assert exit_code == exit_code_of(findings)
+        ((seen, findings),) = self._findings
+        assert exit_code == findings_exit_code(findings)
         return seen, exit_code
 
 
@@ -84,10 +86,10 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stage]:
 
 def test_a_hundred_nodes_report_reach_the_endpoint_and_hear_one_verdict(stage: Callable[..., Stage]) -> None:
     step = stage(100)
-    codes = [step.visit(task) for task in range(1, 100)]
+    codes = [step.report_to_collector(task) for task in range(1, 100)]
     seen, exit_code = step.end()
     assert seen.missing == []
-    assert seen.endpoint.state is State.HELD
+    assert seen.endpoint.state is EndpointState.HELD
     assert len(seen.attempts) == 100
     assert {attempt.error for attempts in seen.attempts.values() for attempt in attempts} == {""}
     assert seen.clients is not None
@@ -97,28 +99,28 @@ def test_a_hundred_nodes_report_reach_the_endpoint_and_hear_one_verdict(stage: C
     assert {code.result(LONG_S) for code in codes} == {exit_code} == {0}
 
 
-def test_it_is_told_before_anybody_exits(stage: Callable[..., Stage]) -> None:
+def test_findings_are_printed_before_any_node_exits(stage: Callable[..., Stage]) -> None:
     """With --kill-on-bad-exit srun ends the one that tells as soon as another has failed."""
     step = stage(2)
     told_by_then: list[int] = []
-    code = step.visit(1)
-    code.add_done_callback(lambda _: told_by_then.append(len(step._told)))
+    code = step.report_to_collector(1)
+    code.add_done_callback(lambda _: told_by_then.append(len(step._findings)))
     step.end()
     code.result(LONG_S)
     step._pool.shutdown()
     assert told_by_then == [1]
 
 
-def test_the_port_is_free_again_when_all_is_told(stage: Callable[..., Stage]) -> None:
+def test_the_port_is_free_again_when_all_is_reported(stage: Callable[..., Stage]) -> None:
     step = stage(2)
-    step.visit(1).result(LONG_S)
+    step.report_to_collector(1).result(LONG_S)
     step.end()
-    with socket.create_server(("127.0.0.1", step.asked.port)):
+    with socket.create_server(("127.0.0.1", step.options.port)):
         pass
 
 
 @pytest.mark.parametrize("speech", [b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"\xff\xfe\n", b"x" * (2 << 20), b""])
-def test_somebody_elses_words_at_the_door_are_ignored(stage: Callable[..., Stage], speech: bytes) -> None:
+def test_other_programs_are_ignored(stage: Callable[..., Stage], speech: bytes) -> None:
     step = stage(2)
     with step.connect() as stranger:
         try:
@@ -126,42 +128,42 @@ def test_somebody_elses_words_at_the_door_are_ignored(stage: Callable[..., Stage
             stranger.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # It has already been shown out.
-        assert step.visit(1).result(LONG_S) == 0
+        assert step.report_to_collector(1).result(LONG_S) == 0
     assert step.end()[0].missing == []
 
 
 @pytest.mark.parametrize("wrong", [{"key": "8.0"}, {"task": 0}, {"task": 2}])
-def test_whoever_is_not_of_the_step_is_shown_out(stage: Callable[..., Stage], wrong: dict[str, Any]) -> None:
+def test_a_node_of_another_step_is_refused(stage: Callable[..., Stage], wrong: dict[str, Any]) -> None:
     step = stage(2)
     with step.connect() as stranger:
         stranger.sendall(step.hello(**{"task": 1, **wrong}))
         assert stranger.recv(100) == b""
-    assert step.visit(1).result(LONG_S) == 0
+    assert step.report_to_collector(1).result(LONG_S) == 0
     assert [facts.task for facts in step.end()[0].nodes] == [0, 1]
 
 
 def test_a_task_comes_once(stage: Callable[..., Stage]) -> None:
     step = stage(3)
-    report = msgspec.json.encode(Report(facts=step.facts(1))) + b"\n"
+    report = msgspec.json.encode(NodeReport(facts=step.facts(1))) + b"\n"
     with step.connect() as first, step.connect() as second:
         for sock in (first, second):
             sock.sendall(step.hello(1))
             assert b"welcome" in sock.recv(1000)
             sock.sendall(report)
         assert second.recv(1000) == b""
-    assert step.visit(2).result(LONG_S) == 1
+    assert step.report_to_collector(2).result(LONG_S) == 1
     seen, _ = step.end()
     assert [facts.task for facts in seen.nodes] == [0, 1, 2]
     assert seen.lost == [1]
 
 
-def test_a_node_of_another_version_is_named_and_told_so(stage: Callable[..., Stage]) -> None:
+def test_a_node_of_another_version_is_named_and_gets_the_reason(stage: Callable[..., Stage]) -> None:
     step = stage(2)
     with step.connect() as newer:
-        newer.sendall(step.hello(1, v=FORMAT + 1, version="9.9"))
+        newer.sendall(step.hello(1, v=FACTS_VERSION + 1, version="9.9"))
         assert b'"end"' in newer.recv(1000)
     seen, exit_code = step.end()
-    assert [hello.version for hello in seen.misfits] == ["9.9"]
+    assert [hello.version for hello in seen.other_versions] == ["9.9"]
     assert exit_code == 1
 
 
@@ -173,45 +175,47 @@ def test_a_node_hears_that_the_first_one_has_another_version() -> None:
         client.sendall(b'{"type":"end","exit_code":1}\n')
 
     with listener(be_newer) as port, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(meeting, "meeting_ports", lambda *_: [port])
-        with pytest.raises(NobodyThere, match="install the same everywhere"):
-            visit(node(1), STEP, Node("127.0.0.1", 1), hosts=["127.0.0.1"], taken=1, patience_s=LONG_S)
+        patch.setattr(collector, "collector_ports", lambda *_: [port])
+        with pytest.raises(NoCollector, match="install the same everywhere"):
+            report_to_collector(
+                node(1), STEP, NodeActions("127.0.0.1", 1), hosts=["127.0.0.1"], taken=1, timeout_s=LONG_S
+            )
 
 
-def test_a_node_that_dies_after_its_report_is_told_as_lost(stage: Callable[..., Stage]) -> None:
+def test_a_node_that_dies_after_its_report_is_reported_as_lost(stage: Callable[..., Stage]) -> None:
     step = stage(3)
-    alive = step.visit(2)
+    alive = step.report_to_collector(2)
     with step.connect() as dying:
         dying.sendall(step.hello(1))
         assert b"welcome" in dying.recv(1000)
-        dying.sendall(msgspec.json.encode(Report(facts=step.facts(1))) + b"\n")
+        dying.sendall(msgspec.json.encode(NodeReport(facts=step.facts(1))) + b"\n")
     seen, exit_code = step.end()
     assert seen.lost == [1]
     assert alive.result(LONG_S) == exit_code == 1
 
 
 def test_a_node_waits_for_the_first_one_only_so_long() -> None:
-    with pytest.raises(NobodyThere, match=r"not reached within the time .*Connection refused"):
-        visit(node(1), STEP, Node("127.0.0.1", 1), hosts=["127.0.0.1"], taken=1, patience_s=0.3)
+    with pytest.raises(NoCollector, match=r"could not be reached in time .*Connection refused"):
+        report_to_collector(node(1), STEP, NodeActions("127.0.0.1", 1), hosts=["127.0.0.1"], taken=1, timeout_s=0.3)
 
 
-def test_another_program_on_the_meeting_port_is_passed_by(
+def test_another_program_on_the_collector_port_is_passed_by(
     stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listener(speak_http) as taken:
         ports = [taken, free_port()]
-        monkeypatch.setattr(meeting, "meeting_ports", lambda *_: ports)
+        monkeypatch.setattr(collector, "collector_ports", lambda *_: ports)
         step = stage(2)
-        assert step.visit(1).result(LONG_S) == 0
+        assert step.report_to_collector(1).result(LONG_S) == 0
         assert step.end()[0].missing == []
 
 
-def test_when_no_meeting_port_is_free_the_others_are_missing(
+def test_when_no_collector_port_is_free_the_others_are_missing(
     stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first node still tells what it knows of itself."""
     with listener(speak_http) as taken:
-        monkeypatch.setattr(meeting, "meeting_ports", lambda *_: [taken])
+        monkeypatch.setattr(collector, "collector_ports", lambda *_: [taken])
         seen, exit_code = stage(2).end()
     assert seen.missing == [1]
     assert exit_code == 1

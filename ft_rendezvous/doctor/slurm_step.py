@@ -1,18 +1,18 @@
-"""What SLURM says of this process: from its environment, and, for one node, from the controller."""
+"""What SLURM says about this process: in the environment and, for one node, by its controller."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Mapping
 
+from ft_rendezvous.config.commands import CommandError, run_command
 from ft_rendezvous.config.schema import is_digits
 from ft_rendezvous.doctor.facts import Controller, Step
-from ft_rendezvous.doctor.wording import expand_names
+from ft_rendezvous.doctor.node_names import expand_names
 
 FLAGS = ("SLURM_KILL_BAD_EXIT", "SLURM_WAIT", "SLURM_NO_KILL", "SBATCH_NO_KILL")
-CONTROLLER_S = 5.0
+CONTROLLER_TIMEOUT_S = 5.0
 
 _SRUN = re.compile(r"(?:^|[\s/;&|(])srun(?=\s)(.*?)(?:\s(?:\S*/)?(?:torchrun|ftr|python\S*|bash|sh)\s|$)")
 """The options of an srun, up to the program it starts."""
@@ -45,7 +45,7 @@ def find_step(env: Mapping[str, str]) -> Step | None:
 
 
 def ask_controller(step: Step, env: Mapping[str, str]) -> Controller:
-    """What only SLURM's controller knows. Whatever it does not tell stays unknown."""
+    """Ask SLURM's controller. What it does not say stays unknown."""
     conf = _scontrol("show", "config", env=env)
     kill = re.search(r"^KillOnBadExit\s*=\s*(\d+)", conf, re.MULTILINE)
     wait = re.search(r"^WaitTime\s*=\s*(\d+)", conf, re.MULTILINE)
@@ -64,7 +64,7 @@ def ask_controller(step: Step, env: Mapping[str, str]) -> Controller:
 
 
 def asks_no_kill(script: str) -> bool:
-    """Whether a batch script's own lines do; those after the first command are no options any more."""
+    """Whether the #SBATCH lines of a batch script ask for it. Lines after the first command do not count."""
     for line in script.splitlines():
         if line.startswith("#SBATCH"):
             try:
@@ -79,7 +79,7 @@ def asks_no_kill(script: str) -> bool:
 
 
 def defeating_flags(script: str) -> tuple[str, ...]:
-    """What a batch script passes to srun that ends all nodes with one of them. Tasks cannot see srun's own flags."""
+    """Options of srun in a batch script that end all nodes when one ends. A task cannot see its srun's options."""
     found: dict[str, None] = {}
     for line in script.replace("\\\n", " ").splitlines():
         srun = None if line.lstrip().startswith("#") else _SRUN.search(line)
@@ -89,23 +89,15 @@ def defeating_flags(script: str) -> tuple[str, ...]:
 
 
 def _was_submitted_so(job: str) -> bool:
-    """Newer versions of SLURM show the command line."""
+    """Whether the command line of sbatch had it. Only newer versions of SLURM show that line."""
     line = re.search(r"\bSubmitLine=(.*?)(?: [A-Z]\w+=|$)", job)
     return line is not None and bool({"--no-kill", "-k"} & set(line[1].split()))
 
 
 def _scontrol(*arguments: str, env: Mapping[str, str]) -> str:
-    """What scontrol prints; nothing if it is not there, says no, or takes too long."""
+    """What scontrol prints; nothing if it does not exist, fails, or takes too long."""
     try:
-        done = subprocess.run(
-            ["scontrol", *arguments],
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=CONTROLLER_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+        done = run_command(["scontrol", *arguments], timeout_s=CONTROLLER_TIMEOUT_S, env=env)
+    except CommandError:
         return ""
-    return done.stdout.decode(errors="replace")
+    return done.stdout.decode(errors="replace") if done.exit_code == 0 else ""

@@ -1,7 +1,8 @@
-"""The hub: what the server knows of a run, between the one thread that takes lines in and all who read.
+"""What the server knows of a live run: one thread writes to it, all requests read from it.
 
-It owns the state, the newest lines, and who waits for more. Nothing in it grows with the number of readers or with
-how slow they are: a reader is a position, and one that is too far behind is told the state and goes on from there.
+It owns the state, the newest lines, and the list of followers that wait for more. It does not grow with the number of
+readers, nor with how slow they are: a reader is a position. A reader that is too far behind gets the whole state and
+goes on from there.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import TypeVar
 import msgspec
 
 from ft_rendezvous.protocol.journal import RunBegan
-from ft_rendezvous.state.model.events import Event, StateTold, decode_event, take_event, tell_state
-from ft_rendezvous.state.model.known import HISTORY, RunState
-from ft_rendezvous.state.web.answers import Shelf
+from ft_rendezvous.state.model.events import Event, StateTold, encode_state_line, take_event
+from ft_rendezvous.state.model.run_state import HISTORY, RunState
+from ft_rendezvous.state.web.answers import AnswerCache
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -25,14 +26,14 @@ RING_LINES = 20_000
 RING_BYTES = 16 * 2**20
 BATCH_BYTES = 64 * 2**10
 """How much a follower gets at once, so that one that hangs holds no more than this."""
-PAUSE_S = 15.0
-"""After so much silence a follower hears that the server is there."""
+STILL_THERE_INTERVAL_S = 15.0
+"""How often a follower gets a sign of life when there is no event."""
 STILL_THERE = b": still there\n\n"
 
 T = TypeVar("T")
 
 
-class Hub:
+class LiveRun:
     """Thread-safe. `take` and `end` are called by one thread, everything else by the server's."""
 
     def __init__(self, history: int = HISTORY, ring_lines: int = RING_LINES, ring_bytes: int = RING_BYTES) -> None:
@@ -46,30 +47,27 @@ class Hub:
         self._ring: dict[int, bytes] = {}
         self._ring_lines, self._ring_bytes = ring_lines, ring_bytes
         self._kept_bytes = 0
-        self._told = Shelf(lambda _: self.read(_tell), lambda _: self._version)
+        self._state_frames = AnswerCache(lambda _: self.read(_frame_state), lambda _: self._version)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._is_waking = False
 
     # --- from the coordinator -------------------------------------------------------------------------
 
-    def take(self, line: bytes) -> None:
-        """Take in one more line. Never raises: after one that makes no sense, nothing counts until a told state."""
-        try:
-            event = decode_event(line)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            with self._lock:
-                self._miss(f"a line that is no event: {error}")
-            return
+    def take(self, event: Event, line: bytes) -> None:
+        """Take in one more event and its line.
+
+        Never raises: after an event that cannot follow, it ignores all events until it gets the whole state again.
+        """
         with self._lock:
-            is_told = isinstance(event.event, StateTold)
-            if self._problem is not None and not is_told:
+            is_state = isinstance(event.event, StateTold)
+            if self._problem is not None and not is_state:
                 self._missed += 1
                 return
             try:
                 self._state = take_event(self._state, event)
             except Exception as error:
-                # A bug of ours, whatever it is: the run goes on, and so must whoever reads what is known of it.
+                # A bug of ours: the run goes on, and so must the server.
                 self._miss(f"event {event.event_id} cannot be folded: {type(error).__name__}: {error}")
                 return
             self._problem = None
@@ -77,7 +75,7 @@ class Hub:
             self._change()
 
     def end(self) -> None:
-        """The coordinator is gone: nothing more will come, and followers are sent home."""
+        """The coordinator is gone: no more events will come, and all streams end."""
         with self._lock:
             self._is_ended = True
             self._change()
@@ -86,7 +84,7 @@ class Hub:
         self._missed += 1
         if self._problem is None:
             self._problem = problem
-            log.warning("state server: %s: what it shows stands still until the state is told again", problem)
+            log.warning("state server: %s: it shows an old state until it gets the whole state again", problem)
             self._change()
 
     def _keep(self, event: Event, line: bytes) -> None:
@@ -114,7 +112,7 @@ class Hub:
 
     @property
     def version(self) -> int:
-        """Another one whenever anything has changed."""
+        """It changes with every change."""
         return self._version
 
     @property
@@ -128,7 +126,7 @@ class Hub:
 
     @property
     def problem(self) -> str | None:
-        """Why what is shown stands still; None if it does not."""
+        """Why the server shows an old state; None if it does not."""
         return self._problem
 
     @property
@@ -137,20 +135,20 @@ class Hub:
         return self._missed
 
     def read(self, view: Callable[[RunState], T]) -> T:
-        """What `view` makes of the state while nobody changes it. It must keep nothing of the state itself."""
+        """What `view` returns for the state, which does not change meanwhile. `view` must keep no part of the state."""
         with self._lock:
             return view(self._state)
 
     def lines_after(self, event_id: int) -> list[bytes]:
-        """What came after this event; a told state first if some of it is too old to be had."""
+        """The lines after this event; the whole state instead if some of them are not kept any more."""
         with self._lock:
             frames = self._frames_after(event_id, limit_bytes=None)
-            return [tell_state(self._state)] if frames is None else [line_of(each) for each in frames]
+            return [encode_state_line(self._state)] if frames is None else [line_of(each) for each in frames]
 
     async def follow(self, after: int, is_live: bool = True) -> AsyncGenerator[bytes]:
-        """What came after this event as server-sent events, and then what comes, until the coordinator is gone.
+        """The events after this one as server-sent events, and then new ones, until the coordinator is gone.
 
-        With `is_live` false it ends with what is there now.
+        With `is_live` false it ends with the newest event of now.
         """
         self._loop = asyncio.get_running_loop()
         until = None if is_live else self._state.event_id
@@ -159,9 +157,9 @@ class Hub:
                 frames = self._frames_after(after, BATCH_BYTES)
                 is_ended = self._is_ended
             if frames is None:
-                told = await self._told.get()
-                after = told.event_id
-                yield told.framed
+                frame = await self._state_frames.get()
+                after = frame.event_id
+                yield frame.framed
             elif frames:
                 after += len(frames)
                 yield b"".join(frames)
@@ -174,7 +172,7 @@ class Hub:
                     yield STILL_THERE
 
     def _frames_after(self, after: int, limit_bytes: int | None) -> list[bytes] | None:
-        """What follows this event, as much as goes into the limit; None if it cannot be had."""
+        """The frames after this event, up to the limit; None if they are not kept any more."""
         newest = self._state.event_id
         if after != newest and (after > newest or after + 1 not in self._ring):
             return None
@@ -187,7 +185,7 @@ class Hub:
         return frames
 
     async def _wait(self, after: int) -> bool:
-        """Whether there is something new, or nothing more to come; False after a pause."""
+        """True when there is a new event, or the end; False after a time without either."""
         assert self._loop is not None
         waiter = self._loop.create_future()
         with self._lock:
@@ -195,7 +193,7 @@ class Hub:
                 return True
             self._waiters.add(waiter)
         try:
-            await asyncio.wait_for(waiter, PAUSE_S)
+            await asyncio.wait_for(waiter, STILL_THERE_INTERVAL_S)
         except TimeoutError:
             return False
         finally:
@@ -212,15 +210,15 @@ class Hub:
                 waiter.set_result(None)
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A told state, made once for all who need it."""
+class StateFrame(msgspec.Struct, frozen=True):
+    """The whole state as a server-sent event, made once for all followers that need it."""
 
     event_id: int
     framed: bytes
 
 
-def _tell(state: RunState) -> Told:
-    return Told(state.event_id, frame(state.event_id, StateTold.__name__, tell_state(state)))
+def _frame_state(state: RunState) -> StateFrame:
+    return StateFrame(state.event_id, frame(state.event_id, StateTold.__name__, encode_state_line(state)))
 
 
 def frame(event_id: int, kind: str, line: bytes) -> bytes:

@@ -1,8 +1,4 @@
-"""What is kept of a run: plain data, changed by `fold` alone.
-
-What an opening makes of everybody's role is not written down, so that it costs the same with ten nodes and with ten
-thousand: `role_of` works it out when somebody asks.
-"""
+"""What is kept of a run: plain data, changed by `fold` alone."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ HISTORY = 100
 """Cycles whose placement is kept, unless a run says otherwise."""
 
 
-class Member(msgspec.Struct, kw_only=True):
+class KnownNode(msgspec.Struct, kw_only=True):
     """A node, live or dead."""
 
     incarnation: str
@@ -30,20 +26,18 @@ class Member(msgspec.Struct, kw_only=True):
     unit: str | None
     workers: int | None
     joined_ns: int
+    role: NodeRole = NodeRole.HOT_SPARE
+    """As the coordinator said last; of a dead node, what it was in the end."""
     status: NodeStatus = NodeStatus.ALIVE
     status_detail: str = ""
     rank: int | None = None
-    """In the world of cycle `seated_in`; None: it was a standby there."""
-    seated_in: int = 0
+    """In the last world that it was in; None: it was a standby there, or never in one."""
     first_global_rank: int | None = None
     arrived_in: int = 0
     arrived_ns: int | None = None
     silent_since_ns: int | None = None
-    is_finished: bool = False
     is_draining: bool = False
     end_ns: int | None = None
-    end_role: NodeRole | None = None
-    """What it was when it ended."""
     failure_count: int = 0
     failures: list[Failed] = []
 
@@ -69,20 +63,18 @@ class RunState(msgspec.Struct, kw_only=True):
     waits: str = ""
     """Why the open cycle is not sealed yet."""
     cycles: list[Cycle] = []
-    sealed_in: int = 0
-    """The last sealed cycle."""
-    members: dict[str, Member] = {}
+    members: dict[str, KnownNode] = {}
     live: int = 0
     dead: list[str] = []
     """In the order they ended; the oldest are forgotten."""
     silent_s: float = 0.0
     """How long the longest silent of the lost had been silent, since the last seal."""
     has_lost: bool = False
-    """A node of the last world was lost since its seal: whatever opened the cycle followed from that."""
+    """A node of the last world was lost since its seal: that loss is the cause of what opened the cycle."""
     whole_since_ns: int | None = None
     """Since when the world that trains has been whole."""
     broken_since_ns: int | None = None
-    """Since when nobody has trained, once somebody had."""
+    """Since when no node trains; None while a world trains, and before the first one."""
     trained_ns: int = 0
     lost: dict[str, LostTime] = {}
     looked_ns: int = 0
@@ -96,30 +88,11 @@ class RunState(msgspec.Struct, kw_only=True):
         return self.cycles[-1] if self.cycles else None
 
 
-def role_of(state: RunState, member: Member) -> NodeRole:
-    """What a node is there for, in the current cycle."""
-    if member.end_role is not None:
-        return member.end_role
-    if member.is_finished:
-        return NodeRole.FINISHED
-    cycle_id = state.cycles[-1].cycle_id if state.cycles else 0
-    is_seated = member.seated_in == state.sealed_in > 0
-    if state.sealed_in == cycle_id:
-        if not is_seated:
-            return NodeRole.HOT_SPARE
-        return NodeRole.STANDBY if member.rank is None else NodeRole.ACTIVE
-    if member.is_draining:
-        return NodeRole.AWAITED if is_seated and member.rank is not None else NodeRole.HOT_SPARE
-    if member.arrived_in == cycle_id:
-        return NodeRole.ARRIVED
-    return NodeRole.AWAITED if is_seated and member.rank is not None else NodeRole.HOT_SPARE
-
-
 def cause_of(why: AnyWhy) -> str:
     """The kind of a reason, as one word."""
     return str(why.__struct_config__.tag)
 
 
 def cause_of_pause(state: RunState) -> str:
-    """Why nobody trains. Workers fail of a lost peer before its lease is over: then the loss is the cause."""
+    """Why no node trains. Workers fail because of a lost peer before its lease is over: then the loss is the cause."""
     return NODES_LOST if state.has_lost else cause_of(state.cycles[-1].why)

@@ -1,4 +1,4 @@
-"""How findings count, list and measure, so that a thousand nodes fit on a line. Pure functions of text and numbers."""
+"""Lists of node names, short enough that a thousand nodes fit on a line. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import groupby, islice
 
 from ft_rendezvous.text import count
 
-SHOWN = 60
-"""Letters of a list of nodes."""
+MAX_SHOWN_CHARS = 60
+"""Of a list of nodes."""
 
 
 def fold_names(names: Iterable[str]) -> str:
@@ -38,17 +38,17 @@ def _fold_numbers(numbers: Sequence[int], width: int) -> str:
 
 
 def describe_nodes(names: Sequence[str], total: int) -> str:
-    """Who: all of them, a name, a range of names, or how many."""
+    """All nodes, a name, a range of names, or only their number."""
     if not names:
         return ""
     if len(names) == total and total > 1:
         return f"all {total:,} nodes"
     folded = fold_names(names)
-    return folded if len(folded) <= SHOWN else f"{count(len(names), 'node')}, first {names[0]}"
+    return folded if len(folded) <= MAX_SHOWN_CHARS else f"{count(len(names), 'node')}, first {names[0]}"
 
 
 def expand_names(text: str, most: int = 100_000) -> list[str]:
-    """SLURM's `n[1-3,07],m1` as single names; at most so many."""
+    """The single names of SLURM's `n[1-3,07],m1`, at most `most`."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         made = [""]

@@ -1,30 +1,30 @@
-"""A report as markdown, for people who come afterwards. Pure."""
+"""A report as markdown, to read after the run. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from ft_rendezvous.state.model.known import NS
 from ft_rendezvous.state.model.records import Cycle, CycleStatus
+from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.model.wording import cause_in_words, local_time
 from ft_rendezvous.state.read.log_reader import describe_missing
 from ft_rendezvous.state.read.sources import Picture
-from ft_rendezvous.state.report.report import Failure, Phase, Place, Report
+from ft_rendezvous.state.report.run_report import NodeHistory, ReportedFailure, RunPhase, RunReport
 from ft_rendezvous.text import clean, count, duration
 
 T = TypeVar("T")
 
-CYCLES_SHOWN = 100
-"""Half of them the first, half the last."""
+CYCLES_IN_TABLE = 100
+"""Half of them are the first cycles, half the last."""
 SLOW_CYCLES_SHOWN = 20
 FLAPPING_SHOWN = 20
 FAILURES_SHOWN = 60
-LONG = 160
-"""Letters of an error."""
+MAX_ERROR_CHARS = 160
+"""How many letters of an error are shown."""
 
 
-def write_page(picture: Picture, report: Report, plot: str | None = None) -> str:
+def write_page(picture: Picture, report: RunReport, plot: str | None = None) -> str:
     """The whole report; `plot` is the name of the picture beside it."""
     parts = [
         *_summary(picture, report),
@@ -42,7 +42,7 @@ def write_page(picture: Picture, report: Report, plot: str | None = None) -> str
 # --- sections ---------------------------------------------------------------------------------------
 
 
-def _summary(picture: Picture, report: Report) -> Iterator[str]:
+def _summary(picture: Picture, report: RunReport) -> Iterator[str]:
     run = picture.run
     yield f"# Run {clean(run.name)}: {run.status}"
     yield ""
@@ -61,7 +61,7 @@ def _summary(picture: Picture, report: Report) -> Iterator[str]:
         ("nodes wanted", run.settings.get("nnodes", str(run.wanted))),
         (
             "nodes seen",
-            f"{len(report.places):,} in {sum(each.incarnations for each in report.places.values()):,} lives",
+            f"{len(report.histories):,} in {sum(each.incarnations for each in report.histories.values()):,} lives",
         ),
         ("cycles", f"{run.cycle_id:,}"),
         ("failures of workers", f"{failures:,}"),
@@ -73,32 +73,36 @@ def _summary(picture: Picture, report: Report) -> Iterator[str]:
     yield from _table(("", ""), rows)
 
 
-def _time(picture: Picture, report: Report) -> Iterator[str]:
+def _time(picture: Picture, report: RunReport) -> Iterator[str]:
     yield "## Where the time went"
     yield ""
     seconds = report.seconds()
     total = sum(seconds.values()) or 1.0
-    names = {Phase.WAITING: "waiting for the first world", Phase.UNKNOWN: "not recorded", Phase.TRAINING: "training"}
+    names = {
+        RunPhase.WAITING: "waiting for the first world",
+        RunPhase.UNKNOWN: "not recorded",
+        RunPhase.TRAINING: "training",
+    }
     rows = []
-    for (phase, cause), spent in sorted(seconds.items(), key=lambda item: (item[0][0] is Phase.LOST, -item[1])):
+    for (phase, cause), spent in sorted(seconds.items(), key=lambda item: (item[0][0] is RunPhase.LOST, -item[1])):
         times = sum(1 for span in report.spans if (span.phase, span.cause) == (phase, cause))
         what = names.get(phase) or f"lost: {cause_in_words(cause)}"
-        each = duration(spent / times) if phase is Phase.LOST else ""
+        each = duration(spent / times) if phase is RunPhase.LOST else ""
         rows.append((what, f"{times:,}", duration(spent), f"{100 * spent / total:.2f} %", each))
     yield from _table(("", ">times", ">time", ">share", ">on the average"), rows)
     if picture.run.lost:
-        yield "Time is lost from when the world before was last known to be whole until the next one is sealed."
+        yield "Lost time begins when the world before was last known to be whole, and ends with the next seal."
         yield ""
 
 
-def _cycles(picture: Picture, report: Report) -> Iterator[str]:
+def _cycles(picture: Picture, report: RunReport) -> Iterator[str]:
     yield "## Cycles"
     yield ""
     trained: dict[int, float] = {}
     for span in report.spans:
-        if span.phase is Phase.TRAINING:
+        if span.phase is RunPhase.TRAINING:
             trained[span.cycle_id] = trained.get(span.cycle_id, 0.0) + span.seconds
-    shown, left_out = _both_ends(picture.cycles, CYCLES_SHOWN)
+    shown, left_out = _both_ends(picture.cycles, CYCLES_IN_TABLE)
     yield from _table(
         (">cycle", "opened", "opened because", ">to seal", ">lost", ">trained", ">active + standby", "ended"),
         [_cycle_row(cycle, trained) for cycle in shown],
@@ -128,11 +132,11 @@ def _cycle_row(cycle: Cycle, trained: dict[int, float]) -> tuple[str, ...]:
     )
 
 
-def _slow(picture: Picture, report: Report) -> Iterator[str]:
+def _slow(picture: Picture, report: RunReport) -> Iterator[str]:
     yield "## Slowest to arrive"
     yield ""
     if not report.worst:
-        yield "Nobody arrived in what was recorded."
+        yield "No node arrived in the recorded time."
         yield ""
         return
     yield "Seconds from a cycle's opening until a node was ready for it; the worst of the run:"
@@ -148,34 +152,34 @@ def _slow(picture: Picture, report: Report) -> Iterator[str]:
     for cycle_id in shown:
         notes, cycle = report.notes[cycle_id], by_cycle.get(cycle_id)
         sealed = "" if cycle is None or cycle.time_to_seal_s is None else duration(cycle.time_to_seal_s)
-        told = ", ".join(f"{slow.node} ({duration(slow.after_s)})" for slow in notes.slowest)
-        rows.append((str(cycle_id), f"{notes.arrived:,}", sealed, told))
+        slowest_nodes = ", ".join(f"{slow.node} ({duration(slow.after_s)})" for slow in notes.slowest)
+        rows.append((str(cycle_id), f"{notes.arrived:,}", sealed, slowest_nodes))
     yield from _table((">cycle", ">arrivals", ">to seal", "slowest"), rows)
 
 
-def _flapping(report: Report) -> Iterator[str]:
+def _flapping(report: RunReport) -> Iterator[str]:
     yield "## Flapping nodes"
     yield ""
     flapping = report.flapping()
     if not flapping:
-        yield "None: nobody was silent, fenced or restarted again and again."
+        yield "None: no node was silent, fenced or restarted again and again."
         yield ""
         return
     yield from _table(
         ("node", ">lives", ">silences", ">fenced", ">failures"),
-        [_place_row(place) for place in flapping[:FLAPPING_SHOWN]],
+        [_history_row(history) for history in flapping[:FLAPPING_SHOWN]],
     )
     if len(flapping) > FLAPPING_SHOWN:
         yield f"And {len(flapping) - FLAPPING_SHOWN:,} more."
         yield ""
 
 
-def _place_row(place: Place) -> tuple[str, ...]:
-    causes = ", ".join(f"{number} {cause}" for cause, number in sorted(place.fences.items()))
-    return (place.name, str(place.incarnations), str(place.silences), causes or "0", str(place.failures))
+def _history_row(history: NodeHistory) -> tuple[str, ...]:
+    causes = ", ".join(f"{number} {cause}" for cause, number in sorted(history.fences.items()))
+    return (history.name, str(history.incarnations), str(history.silences), causes or "0", str(history.failures))
 
 
-def _failures(report: Report) -> Iterator[str]:
+def _failures(report: RunReport) -> Iterator[str]:
     yield "## Failures"
     yield ""
     failures = [failure for cycle_id in sorted(report.notes) for failure in report.notes[cycle_id].failures]
@@ -190,13 +194,13 @@ def _failures(report: Report) -> Iterator[str]:
     )
     total = sum(notes.failure_count for notes in report.notes.values())
     if total > len(failures) or left_out:
-        yield f"{total - len(failures) + left_out:,} more are left out; of a cycle, the first three are told."
+        yield f"{total - len(failures) + left_out:,} more are left out; of each cycle, the first three are listed."
         yield ""
-    yield "**Bold** is who was found to have failed first, and was charged."
+    yield "The node in **bold** failed first, and was charged."
     yield ""
 
 
-def _failure_row(failure: Failure, report: Report) -> tuple[str, ...]:
+def _failure_row(failure: ReportedFailure, report: RunReport) -> tuple[str, ...]:
     note, charged = failure.note, report.notes[failure.note.cycle_id].charged
     is_first = charged is not None and charged.incarnation == note.incarnation
     error = note.reason if ": " in note.reason or not note.last_words else f"{note.reason}: {note.last_words}"
@@ -207,7 +211,7 @@ def _failure_row(failure: Failure, report: Report) -> tuple[str, ...]:
         str(note.rank),
         "" if note.exit_code is None else str(note.exit_code),
         "" if note.after_s is None else duration(note.after_s),
-        error if len(error) <= LONG else f"{error[:LONG]}…",
+        error if len(error) <= MAX_ERROR_CHARS else f"{error[:MAX_ERROR_CHARS]}…",
         f"`{note.log_path}`" if note.log_path else "",
     )
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ft_rendezvous.doctor.wording import describe_nodes, expand_names, fold_names
+from ft_rendezvous.doctor.node_names import describe_nodes, expand_names, fold_names
 from ft_rendezvous.text import count, duration, listing
 
 
@@ -51,7 +51,7 @@ def test_what_is_folded_unfolds_to_the_same(names: set[str]) -> None:
     assert set(expand_names(fold_names(names))) == names
 
 
-def test_nodes_are_told_shortly_however_many_there_are() -> None:
+def test_nodes_are_reported_shortly_however_many_there_are() -> None:
     crowd = [f"n{number}" for number in range(1000)]
     assert describe_nodes(crowd, 1000) == "all 1,000 nodes"
     assert describe_nodes(crowd[:500], 1000) == "n[0-499]"

@@ -1,4 +1,4 @@
-"""A job that has lost its batch script: ended only if nobody else is left who would."""
+"""A job that has lost its batch script: it is ended only if nothing else would end it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch import abandoned
-from ft_rendezvous.launch.abandoned import REFUSED_S, Srun, is_abandoned, is_lost
+from ft_rendezvous.launch import lost_batch_script
+from ft_rendezvous.launch.lost_batch_script import REFUSED_TIMEOUT_S, Srun, is_abandoned, is_lost
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ class Cluster:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, sruns: list[Srun], states: list[str | None]) -> None:
         self.sruns, self.states, self.now, self.looks = sruns, states, 0.0, 0
-        monkeypatch.setattr(abandoned, "_look_for_srun", lambda _env: self._next(self.sruns))
+        monkeypatch.setattr(lost_batch_script, "_look_for_srun", lambda _env: self._next(self.sruns))
 
     def _next(self, items: list) -> object:  # type: ignore[type-arg]
         return items.pop(0) if len(items) > 1 else items[0]
@@ -86,7 +86,7 @@ def test_a_node_that_was_cut_off_itself_ends_nothing(monkeypatch: pytest.MonkeyP
 def test_a_machine_that_is_back_without_srun_has_lost_it(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, [Srun.SILENT, Srun.REFUSED], ["ALLOCATED"])
     assert cluster.is_abandoned()
-    assert cluster.now >= REFUSED_S
+    assert cluster.now >= REFUSED_TIMEOUT_S
 
 
 def test_a_refusal_counts_only_if_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def env_of(listener: socket.socket) -> dict[str, str]:
 
 def test_what_is_found_where_srun_should_be(listener: socket.socket) -> None:
     env = env_of(listener)
-    assert abandoned._look_for_srun(env) is Srun.THERE
+    assert lost_batch_script._look_for_srun(env) is Srun.THERE
     listener.close()
-    assert abandoned._look_for_srun(env) is Srun.REFUSED
-    assert abandoned._look_for_srun({}) is Srun.SILENT
+    assert lost_batch_script._look_for_srun(env) is Srun.REFUSED
+    assert lost_batch_script._look_for_srun({}) is Srun.SILENT

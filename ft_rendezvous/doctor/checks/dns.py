@@ -1,6 +1,6 @@
-"""Names and addresses: what the resolver costs.
+"""Checks of names and addresses: how long the resolver takes.
 
-A TCPStore looks up the name of every client on its only thread, so a slow reverse lookup is a pause of the whole run.
+A TCPStore looks up the name of every client on its only thread. So a slow reverse lookup pauses the whole run.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ft_rendezvous.doctor.facts import Lookup, NodeFacts
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
 from ft_rendezvous.text import count, duration
 
-SLOW_S = 0.05
-STALLING_S = 1.0
-"""A reverse lookup that takes as long as a beat: leases run out while the store waits for it."""
+SLOW_LOOKUP_S = 0.05
+STALLING_LOOKUP_S = 1.0
+"""A reverse lookup that takes longer than this lets leases run out while the store waits."""
 
 REVERSE_REMEDY = (
     "give these addresses a name in DNS or in /etc/hosts of every node that may host a store, also in the form "
@@ -25,17 +25,17 @@ REVERSE_REMEDY = (
 def _mend_reverse(nodes: Iterable[NodeFacts]) -> str:
     if any(node.resolver_options for node in nodes):
         return REVERSE_REMEDY
-    return REVERSE_REMEDY + "; or start with RES_OPTIONS='timeout:1 attempts:1', which makes it a second at most"
+    return REVERSE_REMEDY + "; or start with RES_OPTIONS='timeout:1 attempts:1', which limits a lookup to a second"
 
 
 def status_of(seconds: float) -> Status:
-    if seconds > STALLING_S:
+    if seconds > STALLING_LOOKUP_S:
         return Status.FAIL
-    return Status.WARN if seconds > SLOW_S else Status.PASS
+    return Status.WARN if seconds > SLOW_LOOKUP_S else Status.PASS
 
 
 def judge_reverse(seen: Examination) -> list[Finding]:
-    """How long each node's own resolver takes for the node's own addresses: any of them may host the workers' store."""
+    """How long the resolver of each node takes for the node's own addresses: any node may host the workers' store."""
     by_status: dict[Status, list[tuple[NodeFacts, Lookup]]] = defaultdict(list)
     for node in seen.nodes:
         if node.reverse:
@@ -60,7 +60,7 @@ def judge_reverse(seen: Examination) -> list[Finding]:
 
 
 def judge_clients(seen: Examination) -> list[Finding]:
-    """How long the endpoint's machine takes for those who come to it, each and all together."""
+    """How long the machine of the endpoint takes for its clients, each and all together."""
     if seen.clients is None or not seen.clients.lookups:
         return []
     lookups = seen.clients.lookups
@@ -87,9 +87,9 @@ def judge_clients(seen: Examination) -> list[Finding]:
 
 
 def judge_store_start(seen: Examination) -> list[Finding]:
-    """How long a real TCPStore takes to answer its first client: the pause itself, not its cause."""
+    """How long a real TCPStore takes to answer its first client. This measures the pause itself, not its cause."""
     timed = [(node, node.software.torch.store_s) for node in seen.nodes]
-    slow = [(node, seconds) for node, seconds in timed if seconds is not None and seconds > STALLING_S]
+    slow = [(node, seconds) for node, seconds in timed if seconds is not None and seconds > STALLING_LOOKUP_S]
     if not slow:
         return []
     longest = max(seconds for _, seconds in slow)
@@ -106,7 +106,7 @@ def judge_store_start(seen: Examination) -> list[Finding]:
 
 
 def judge_forward(seen: Examination) -> list[Finding]:
-    """Whether names are found, and how soon."""
+    """Whether names are found, and how fast."""
     found = []
     unknown = [node for node in seen.nodes if not node.endpoint.found]
     if unknown:
@@ -137,8 +137,8 @@ def judge_forward(seen: Examination) -> list[Finding]:
             )
         )
     answered = [node for node in seen.nodes if node.endpoint.found and node.own_name.found]
-    slow = [node for node in answered if _slowest(node).seconds > STALLING_S]
-    quick = [node for node in answered if _slowest(node).seconds <= STALLING_S]
+    slow = [node for node in answered if _slowest(node).seconds > STALLING_LOOKUP_S]
+    quick = [node for node in answered if _slowest(node).seconds <= STALLING_LOOKUP_S]
     if slow:
         lookup = max((_slowest(node) for node in slow), key=lambda lookup: lookup.seconds)
         found.append(
@@ -146,7 +146,7 @@ def judge_forward(seen: Examination) -> list[Finding]:
                 check="forward-dns",
                 status=Status.WARN,
                 fact=f"looking up a name takes {duration(lookup.seconds)} ({lookup.of})",
-                remedy="every start waits for it, some of them several times: look at /etc/resolv.conf",
+                remedy="every start waits for it, some starts several times: check /etc/resolv.conf",
                 nodes=seen.names(slow),
             )
         )

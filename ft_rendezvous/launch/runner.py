@@ -1,4 +1,4 @@
-"""Carries out a plan: starts its processes, passes signals on, waits for the end and tells what it was."""
+"""Carries out a plan: starts its processes, forwards signals, waits for the end and returns how the run ended."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import FrameType
+from typing import IO
 
 import msgspec
 
+from ft_rendezvous.agent.signals import ENDING_SIGNALS, on_signals
 from ft_rendezvous.config.addresses import parse_endpoint
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.host.verdict_file import VerdictReport
-from ft_rendezvous.launch.ending import ENDING, Ended
-from ft_rendezvous.launch.options import Plan, Process, Run
+from ft_rendezvous.launch.plan import LaunchedRun, Plan, Process
+from ft_rendezvous.launch.run_end import RunEnd
 from ft_rendezvous.store.raw_client import Found, probe
 
-CAUGHT = (signal.SIGUSR1, signal.SIGUSR2, *ENDING)
-STORE_PATIENCE_S = 30.0
-"""How long a store of its own may stay after the last node; it goes by itself once all have said goodbye."""
-AFTERWARDS_S = 120.0
-"""How long nodes may take to end once the run has: torch gives workers 30 s, and then kills them."""
-GLANCE_S = 0.2
+FORWARDED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, *ENDING_SIGNALS)
+STORE_EXIT_TIMEOUT_S = 30.0
+"""How long a separate store may stay after the last node. It ends by itself when all nodes have left."""
+NODE_EXIT_TIMEOUT_S = 120.0
+"""How long nodes may take to end after the run: torch gives workers 30 s, and then kills them."""
+POLL_INTERVAL_S = 0.2
 
 
 def say(text: str) -> None:
     print(f"launcher: {text}", file=sys.stderr, flush=True)
 
 
-class Running:
-    """The processes of a plan. Ends them all if it must itself end early."""
+class PlanRunner:
+    """Runs the processes of a plan. Ends them all if it must itself end early."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -43,22 +44,22 @@ class Running:
         self.store: subprocess.Popen[bytes] | None = None
         self._enders: list[subprocess.Popen[bytes]] = []
 
-    def run(self) -> Ended:
+    def run(self) -> RunEnd:
         """Start everything and wait for its end."""
-        self._make_place()
-        with self._passing_signals_on():
+        self._make_log_dir()
+        with on_signals(self._receive, FORWARDED_SIGNALS):
             try:
                 if self.plan.store is not None:
-                    self.store = _start(self.plan.store)
+                    self.store = start_process(self.plan.store)
                 self._publish()
                 for process in self.plan.nodes:
                     if self.signals:
-                        break  # Told to go before all nodes were there.
-                    self.nodes.append(_start(process))
+                        break  # A signal came before all nodes were started.
+                    self.nodes.append(start_process(process))
                 for signum in tuple(self.signals):
-                    self._pass_on(signum)  # It came while the last of them was being started.
+                    self._forward(signum)  # It came while the last node was being started.
                 self._await_nodes()
-                codes = [self._end_of(number) for number in range(len(self.nodes))]
+                codes = [self._exit_code(number) for number in range(len(self.nodes))]
                 self._await_store()
             except BaseException:
                 self._kill_all()
@@ -67,37 +68,37 @@ class Running:
                 self._unpublish()
                 self._stop_enders()
         has_begun = next(self.plan.run.log_dir.glob("node-*/cycle-*"), None) is not None
-        return Ended(self._verdict(), codes, tuple(self.signals), has_begun)
+        return RunEnd(self._verdict(), codes, tuple(self.signals), has_begun)
 
     def _verdict(self) -> VerdictReport | None:
         return read_verdict(self.plan.run.verdict_path, self.plan.run.run_id)
 
     def _await_nodes(self) -> None:
-        """Until all have ended. Whoever is still there long after the run is over hangs, and would hold all nodes."""
+        """Wait until all nodes have ended. A node that stays long after the run hangs, and holds the allocation."""
         over_at: float | None = None
         while any(node.poll() is None for node in self.nodes):
-            time.sleep(GLANCE_S)
+            time.sleep(POLL_INTERVAL_S)
             now = time.monotonic()
             if over_at is None and self._verdict() is not None:
                 over_at = now
-            if over_at is not None and now > over_at + AFTERWARDS_S:
-                say(f"the run has been over for {AFTERWARDS_S:g} s, and a node has not ended: going on without it")
+            if over_at is not None and now > over_at + NODE_EXIT_TIMEOUT_S:
+                say(f"the run has been over for {NODE_EXIT_TIMEOUT_S:g} s, and a node has not ended: killing it")
                 self._kill_all(signal.SIGKILL)
                 return
 
-    def _make_place(self) -> None:
+    def _make_log_dir(self) -> None:
         run = self.plan.run
         try:
             run.log_dir.mkdir(parents=True, exist_ok=True)
             if self.plan.publishes is not None or self.plan.store is not None:
-                run.verdict_path.unlink(missing_ok=True)  # Of a life of this run before the job was queued again.
+                run.verdict_path.unlink(missing_ok=True)  # It is from before the job was queued again.
         except OSError as error:
             raise ConfigError(
                 f"the log directory {run.log_dir} cannot be used: {error}: pass another --log-dir"
             ) from error
 
     def _publish(self) -> None:
-        """Whole or not at all: other tasks read this file as soon as it is there."""
+        """Write the file in one step: other tasks read it as soon as it exists."""
         path = self.plan.publishes
         if path is not None:
             draft = path.with_name(f".{path.name}-{os.getpid()}")
@@ -108,7 +109,7 @@ class Running:
         if self.plan.publishes is not None:
             self.plan.publishes.unlink(missing_ok=True)
 
-    def _end_of(self, number: int) -> int:
+    def _exit_code(self, number: int) -> int:
         code = self.nodes[number].wait()
         if code != 0 and len(self.nodes) > 1:
             node = self.plan.nodes[number]
@@ -119,30 +120,20 @@ class Running:
         if self.store is None:
             return
         try:
-            self.store.wait(STORE_PATIENCE_S)
+            self.store.wait(STORE_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            say(f"all nodes have ended, and the store has not within {STORE_PATIENCE_S:g} s: ending it")
+            say(f"all nodes have ended, but not the store within {STORE_EXIT_TIMEOUT_S:g} s: ending it")
             self.store.terminate()
             self.store.wait()
 
-    @contextmanager
-    def _passing_signals_on(self) -> Iterator[None]:
-        """To the nodes, not to the store: it ends when they have gone."""
+    def _receive(self, signum: int) -> None:
+        self.signals.append(signum)
+        self._forward(signum)
 
-        def answer(signum: int, _frame: FrameType | None) -> None:
-            self.signals.append(signum)
-            self._pass_on(signum)
-
-        before = {signum: signal.signal(signum, answer) for signum in CAUGHT}
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
-
-    def _pass_on(self, signum: int) -> None:
+    def _forward(self, signum: int) -> None:
+        """Send a signal to the nodes, not to the store: the store ends when the nodes have left."""
         command = self.plan.end_command
-        if signum in ENDING and command and self.nodes:
+        if signum in ENDING_SIGNALS and command and self.nodes:
             with suppress(OSError):
                 self._enders.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0))
             return
@@ -150,7 +141,7 @@ class Running:
             process.send_signal(signum)
 
     def _stop_enders(self) -> None:
-        """scancel tries again while SLURM requeues a job: left alone, it would end the nodes of the job's next life."""
+        """Kill scancel: it tries again while SLURM requeues the job, and would end the nodes of the requeued job."""
         for process in self._enders:
             process.kill()
             process.wait()
@@ -164,29 +155,23 @@ class Running:
             process.wait()
 
 
-def _start(process: Process) -> subprocess.Popen[bytes]:
-    """In a process group of its own, so that Ctrl-C reaches it once, through us."""
+def start_process(process: Process) -> subprocess.Popen[bytes]:
+    """Start it in its own process group: Ctrl-C reaches only the launcher, which forwards it."""
     env = {name: value for name, value in os.environ.items() if name not in process.unset}
+    with ExitStack() as files:
+        log = None if process.log is None else files.enter_context(process.log.open("ab"))
+        return _popen(process.command, {**env, **process.env}, log)
+
+
+def _popen(command: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None) -> subprocess.Popen[bytes]:
     try:
-        if process.log is None:
-            return subprocess.Popen(
-                process.command, env={**env, **process.env}, stdin=subprocess.DEVNULL, process_group=0
-            )
-        with process.log.open("ab") as log:
-            return subprocess.Popen(
-                process.command,
-                env={**env, **process.env},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
+        return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
     except FileNotFoundError as error:
-        raise ConfigError(f"{process.command[0]!r} is not in PATH: activate the environment it is in") from error
+        raise ConfigError(f"{command[0]!r} is not in PATH: activate the environment it is in") from error
 
 
 def read_verdict(path: Path, run_id: str) -> VerdictReport | None:
-    """How this run ended, if its host got to write it; a verdict of another run is none."""
+    """How this run ended, if its host has written it. A verdict of another run does not count."""
     try:
         report = msgspec.json.decode(path.read_bytes(), type=VerdictReport)
     except (OSError, msgspec.DecodeError):
@@ -194,19 +179,20 @@ def read_verdict(path: Path, run_id: str) -> VerdictReport | None:
     return report if report.run_id == run_id else None
 
 
-def is_over(run: Run) -> bool:
-    """Whether the run has ended for good; where it can help, its tasks are queued again and the run lives once more."""
+def is_over(run: LaunchedRun) -> bool:
+    """Whether the run has ended for good. A run that may be tried again is not over: its tasks are queued again."""
     report = read_verdict(run.verdict_path, run.run_id)
     return report is not None and not report.is_retryable
 
 
-def await_endpoint(path: Path, patience_s: float, is_over: Callable[[], bool]) -> str | None:
-    """What the hosting task of a job array has published, once a store answers there; None if the run is over.
+def await_endpoint(path: Path, timeout_s: float, is_over: Callable[[], bool]) -> str | None:
+    """The endpoint that the hosting task of a job array has published, once a store answers there.
 
-    A file may be left from a task that died; whoever hosts next replaces it. Raises ConfigError after the patience.
+    None if the run is over. A task that died may have left its file; the next hosting task replaces it. Raises
+    ConfigError after the timeout.
     """
-    deadline = time.monotonic() + patience_s
-    told = False
+    deadline = time.monotonic() + timeout_s
+    has_said = False
     while time.monotonic() < deadline:
         if is_over():
             return None
@@ -214,11 +200,11 @@ def await_endpoint(path: Path, patience_s: float, is_over: Callable[[], bool]) -
             endpoint = path.read_text().strip()
             if endpoint and probe(*parse_endpoint(endpoint)) is Found.STORE:
                 return endpoint
-        if not told:
+        if not has_said:
             say(f"waiting for the task that hosts the store to publish its endpoint in {path}")
-            told = True
-        time.sleep(GLANCE_S)
+            has_said = True
+        time.sleep(POLL_INTERVAL_S)
     raise ConfigError(
-        f"no store was found through {path} within {patience_s:g} s: has the array's first task started? "
+        f"no store was found through {path} within {timeout_s:g} s: has the array's first task started? "
         "A longer join_timeout waits for longer"
     )
