@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ft_rendezvous.core.model import Outcome, Verdict
 from ft_rendezvous.errors import FtError, StoreUnavailable
 from ft_rendezvous.protocol.node_policy import FIRST_RETRY_DELAY_S, Outage, decide_outcome, decide_retry
-from ft_rendezvous.protocol.ops import Add, Connect, InDoubt, Move, Op, Rest, Routine, WriterRoutine
+from ft_rendezvous.protocol.ops import UNANSWERED, Add, Connect, InDoubt, Move, Op, Rest, Routine, WriterRoutine
 from ft_rendezvous.protocol.participant import Participant
 
 log = logging.getLogger("ft_rendezvous")
@@ -81,6 +81,8 @@ class NodeLoop:
         self._cut: StoreUnavailable | None = None
         """Why the connections need to be replaced, if they do."""
         self._cut_since = 0.0
+        self._unconfirmed: list[Op] = []
+        """Writes that no later answer confirms. A connection that breaks may have lost them."""
         self._clock = participant.clock
         self._beat_s, self._join_s, self._endpoint = beat_s, join_s, endpoint
         self._on_change, self._on_end, self._on_listen = on_change, on_end, on_listen
@@ -154,9 +156,9 @@ class NodeLoop:
                 raise self.broken
             if self.is_stopped:
                 raise StoreUnavailable(self._endpoint, "this node has said goodbye")
-            if deadline is not None and self._clock() >= deadline:
+            poll_s = AGENT_POLL_S if deadline is None else min(AGENT_POLL_S, deadline - self._clock())
+            if poll_s <= 0:
                 raise StoreUnavailable(self._endpoint, f"no answer for {timeout_s:g} s; its host is stuck or cut off")
-            poll_s = AGENT_POLL_S if timeout_s is None else min(AGENT_POLL_S, timeout_s)
             yield Rest(poll_s, lambda: job.is_done or self.is_over)
 
     def leave(self, outcome: Outcome, reason: str) -> Routine[None]:
@@ -279,11 +281,18 @@ class NodeLoop:
         """Have an operation performed; over a new connection if the old one breaks.
 
         Every operation but one may be performed twice. An `Add` may not: its caller must find out what became of it.
+        The store does not answer a write. It takes the operations of one connection in order, so any answer confirms
+        the writes before it.
         """
         while True:
             self._calling_since = self._clock()
             try:
-                return (yield op)
+                reply = yield op
+                if isinstance(op, UNANSWERED):
+                    self._unconfirmed.append(op)
+                else:
+                    self._unconfirmed.clear()
+                return reply
             except StoreUnavailable as error:
                 self._calling_since = None
                 yield from self._mend(error)
@@ -293,7 +302,10 @@ class NodeLoop:
                 self._calling_since = None
 
     def _mend(self, error: StoreUnavailable) -> WriterRoutine[None]:
-        """Replace broken connections. Raises StoreUnavailable when the policy says that the store is lost."""
+        """Replace broken connections, and repeat the writes that may have been lost with the old ones.
+
+        Raises StoreUnavailable when the policy says that the store is lost.
+        """
         self._cut, self._cut_since = error, self._clock()
         outage = Outage(since=self._cut_since)
         delay_s, last = FIRST_RETRY_DELAY_S, error
@@ -302,6 +314,10 @@ class NodeLoop:
                 raise error
             try:
                 head = yield Connect()
+                if head.epoch != self.participant.epoch:
+                    break
+                for op in self._unconfirmed:  # noqa: UP028 (a driver may send any reply)
+                    yield op
                 break
             except StoreUnavailable as failed:
                 last = failed

@@ -25,8 +25,8 @@ class Outage:
 
     def after(self, is_refused: bool, now: float) -> Outage:
         """The outage after one more failed attempt."""
-        refused_since = (self.refused_since or now) if is_refused else None
-        return replace(self, tries=self.tries + 1, refused_since=refused_since)
+        first_refused_at = now if self.refused_since is None else self.refused_since
+        return replace(self, tries=self.tries + 1, refused_since=first_refused_at if is_refused else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,9 @@ class Delete:
 
 Op = Get | MultiGet | Check | Set | MultiSet | Append | Add | CompareSet | Delete
 
+UNANSWERED = (Set, MultiSet, Append)
+"""Operations that the store does not answer: a caller cannot know whether they were performed."""
+
 
 def _always() -> bool:
     return True

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from ft_rendezvous.protocol.ops import Check, Get, Op
+from ft_rendezvous.protocol.ops import Check, Op, Store
 from ft_rendezvous.store.client import ServedStore, connect
 from ft_rendezvous.store.net import listen
-from ft_rendezvous.store.raw_client import StoreSocket
 from tests.sim.store import SimStore
 
 LONG_S = 60.0
@@ -73,10 +72,9 @@ class SimBench:
 class TcpBlocked:
     """Waits in a thread, on a connection of its own: a `Get` on a store socket, as an ear does."""
 
-    def __init__(self, port: int, op: Op) -> None:
+    def __init__(self, port: int, op: Op, connect_with: Callable[[str, int], Store]) -> None:
         self._results = list[Any]()
-        self._other = connect("127.0.0.1", port)
-        store = StoreSocket("127.0.0.1", port) if isinstance(op, Get) else connect("127.0.0.1", port)
+        self._other, store = (connect_with("127.0.0.1", port) for _ in range(2))
         self._thread = threading.Thread(target=lambda: self._results.append(store.perform(op)), daemon=True)
         self._thread.start()
 
@@ -93,17 +91,20 @@ class TcpBlocked:
 
 
 class TcpBench:
-    def __init__(self, port: int) -> None:
-        self._store, self.port = connect("127.0.0.1", port), port
+    """A real TCPStore, by torch's client or by our own."""
+
+    def __init__(self, port: int, connect_with: Callable[[str, int], Store] = connect) -> None:
+        self.port, self._connect_with = port, connect_with
+        self._store = connect_with("127.0.0.1", port)
 
     def perform(self, op: Op) -> Any:
         return self._store.perform(op)
 
     def second(self) -> Bench:
-        return TcpBench(self.port)
+        return TcpBench(self.port, self._connect_with)
 
     def start(self, op: Op) -> Blocked:
-        return TcpBlocked(self.port, op)
+        return TcpBlocked(self.port, op, self._connect_with)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch.distributed.elastic.agent.server import api as agent_api
@@ -90,15 +91,18 @@ class LiveRun:
             node=NodeSettings(endpoint_host="127.0.0.1", endpoint_port=self.port, is_host=False, **changes),
         )
 
-    def node(self, number: int, *, run: RunSettings | None = None, **info: Any) -> LiveNode:
-        """Open a node's session."""
+    def node(self, number: int, *, run: RunSettings | None = None, port: int | None = None, **info: Any) -> LiveNode:
+        """Open a node's session; through another port than the store's own, if one is given."""
         known: dict[str, Any] = {
             "addr": "127.0.0.1",
             "pid": 100 + number,
             "role": "trainer",
             "local_world_size": 2,
         }
-        opened = session.open_session(self.node_settings(run=run or self.settings), NodeInfo(**{**known, **info}))
+        settings = self.node_settings(run=run or self.settings)
+        if port is not None:
+            settings = replace(settings, node=replace(settings.node, endpoint_port=port))
+        opened = session.open_session(settings, NodeInfo(**{**known, **info}))
         node = LiveNode(self, opened)
         self.nodes.append(node)
         return node

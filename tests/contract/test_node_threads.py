@@ -1,64 +1,112 @@
-"""The link: whatever happens to its threads, the agent's own thread hears of it."""
+"""The link: whatever happens to its threads, the agent's own thread hears of it, and nothing else holds it."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from ft_rendezvous.core.model import Closed, FirstCycle, Head, NodeInfo, Opened, Outcome, Verdict, VerdictKind, View
+from ft_rendezvous.core.node_step import WorkerExit
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.node import threads as link_module
-from ft_rendezvous.node.threads import Link
+from ft_rendezvous.node.threads import Connections, Link, NodeConnection
 from ft_rendezvous.protocol import codec
-from ft_rendezvous.protocol.ops import Add, Append, Get, Move, Op
-from ft_rendezvous.protocol.participant import CHANGED, Flow, Participant
+from ft_rendezvous.protocol.node_loop import GOODBYE_TIMEOUT_S
+from ft_rendezvous.protocol.ops import CHANGED, Add, Append, Get, Move, Op, Routine
+from ft_rendezvous.protocol.participant import Participant
+from ft_rendezvous.store.client import ServedStore
+from ft_rendezvous.store.net import listen
 from tests.contract.benches import LONG_S
 from tests.contract.live import live_run
 from tests.sim.store import SimStore
 
 SHORT_S = 0.2
+EPOCH = "e" * 16
+OPENED = Opened(no=1, cycle_id=1, shards=16, ring_at=1, channels=1, why=FirstCycle())
 
 
-class Ear:
-    """A connection that hears nothing until it is closed, or is made to fail."""
-
-    def __init__(self) -> None:
-        self._ended = threading.Event()
-        self.error: Exception = StoreUnavailable("ear", "closed")
-
-    def perform(self, _: Op) -> Any:
-        self._ended.wait(LONG_S)
-        raise self.error
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self._ended.set()
-
-    def close(self) -> None:
-        self._ended.set()
-
-
-class SilentStore:
-    """A store whose host is stopped: no call comes back before the test ends."""
+class Silent:
+    """A connection on which no call returns before it is closed, as to a host that hangs."""
 
     def __init__(self) -> None:
-        self.ended = threading.Event()
+        self._closed = threading.Event()
+        self.is_called = threading.Event()
 
     def perform(self, op: Op) -> Any:
-        self.ended.wait(LONG_S)
+        self.is_called.set()
+        self._closed.wait(LONG_S)
         raise StoreUnavailable("silent", f"never answered {op}")
 
+    def close(self) -> None:
+        self._closed.set()
 
-@pytest.fixture
-def ear() -> Ear:
-    return Ear()
+
+class Answering:
+    """A connection to a simulated store. It keeps the records that were written over it."""
+
+    def __init__(self, store: SimStore) -> None:
+        self._store = store
+        self.records: list[bytes] = []
+
+    def perform(self, op: Op) -> Any:
+        if isinstance(op, Append):
+            self.records.append(op.value)
+        return self._store.perform(op)
+
+    def close(self) -> None:
+        pass
+
+
+class NoDialer:
+    """Opens no connection."""
+
+    def dial(self) -> Connections:
+        raise StoreUnavailable("here:1", "no answer")
+
+    def dial_listener(self) -> NodeConnection:
+        raise StoreUnavailable("here:1", "no answer")
+
+
+def head_of(view: View) -> Head:
+    return Head(run_id="r", epoch=EPOCH, settings={}, view=view)
+
+
+def make_participant() -> Participant:
+    return Participant(
+        epoch=EPOCH,
+        node=NodeInfo(addr="here", pid=1),
+        lease_s=LONG_S,
+        clock=time.monotonic,
+        new_incarnation=lambda: "0" * 16,
+        hold_bootstrap=lambda _: 1,
+    )
+
+
+def training_participant() -> Participant:
+    """A participant that trains in cycle 1."""
+    participant = make_participant()
+    participant.incarnation, participant.view = "0" * 16, View(no=1, opened=OPENED)
+    participant.progress.trained_in = 1
+    participant.pulse.alive_until = time.monotonic() + LONG_S
+    return participant
+
+
+def link_to(
+    writer: NodeConnection, participant: Participant | None = None, listener: NodeConnection | None = None
+) -> Link:
+    connections = Connections(writer, listener or Silent(), head_of(View(no=1, opened=OPENED)))
+    participant = participant or make_participant()
+    return Link(connections, NoDialer(), participant, beat_s=SHORT_S, join_s=LONG_S, endpoint="here:1")
 
 
 @pytest.fixture
@@ -67,77 +115,76 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def link_to(store: Any, ear: Ear) -> Link:
-    participant = Participant(
-        epoch="e" * 16,
-        node=NodeInfo(addr="here", pid=1),
-        lease_s=LONG_S,
-        clock=time.monotonic,
-        new_incarnation=lambda: "0" * 16,
-        hold_bootstrap=lambda _: 1,
-        on_enlisted=lambda: None,
-    )
-    return Link(store, lambda: ear, participant, beat_s=1.0, endpoint="here:1")  # type: ignore[arg-type,return-value]
+@pytest.fixture
+def store() -> SimStore:
+    return SimStore()
 
 
 @pytest.fixture
-def link(ear: Ear) -> Iterator[Link]:
-    link = link_to(SimStore(), ear)
+def link(store: SimStore) -> Iterator[Link]:
+    link = link_to(Answering(store))
     yield link
     link.stop()
 
 
-def test_a_flow_is_carried_to_its_end(link: Link) -> None:
-    def flow() -> Flow[list[int]]:
-        first = yield Add("n", 1)
-        second = yield Add("n", 1)
-        return [first, second]
-
-    assert link.run(flow()) == [1, 2]
-    assert link.run(flow()) == [3, 4]
-
-
-@pytest.mark.parametrize("error", [StoreUnavailable("x", "y"), OSError("too many open files"), AssertionError("bug")])
-def test_whatever_a_flow_raises_reaches_whoever_waits_and_ends_nothing_else(link: Link, error: Exception) -> None:
-    """A socket that cannot be opened for lack of file descriptors must not hang an agent for ever."""
-
-    def flow() -> Flow[None]:
-        yield Add("n", 1)
-        raise error
-
-    with pytest.raises(type(error)):
-        link.run(flow())
-    assert not link.is_broken
-    assert link.run(count()) == 2
-
-
-def count() -> Flow[int]:
+def count() -> Move[int]:
     counted: int = yield Add("n", 1)
     return counted
 
 
-def test_what_is_posted_goes_before_what_waits_and_nobody_waits_for_it(link: Link, pool: ThreadPoolExecutor) -> None:
-    waiting = pool.submit(lambda: link.run(wait_for_changes()))
-    while link._line.is_stirred:
-        time.sleep(0.001)
-    with link._changed:
-        # Nothing is carried before both are there.
-        link.post(append_letter(b"a"))
-        link.post(append_letter(b"b"))
-    assert link.run(read_letters()) == b"ab"
+class Waiting:
+    """A job that waits for ever, and tells when it does."""
+
+    def __init__(self) -> None:
+        self.rests = threading.Event()
+
+    def routine(self) -> Routine[None]:
+        while True:
+            self.rests.set()
+            yield CHANGED
+
+
+# --- what the agent waits for -----------------------------------------------------------------------
+
+
+def test_a_job_is_carried_to_its_end_and_awaited(link: Link) -> None:
+    def move() -> Move[list[int]]:
+        first = yield Add("n", 1)
+        second = yield Add("n", 1)
+        return [first, second]
+
+    assert link.run(move()) == [1, 2]
+    assert link.run(move()) == [3, 4]
+    assert link.perform(Add("n", 1)) == 5
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("x", "y"), OSError("too many open files"), AssertionError("bug")])
+def test_what_a_job_raises_reaches_the_agent_and_ends_nothing_else(link: Link, error: Exception) -> None:
+    def move() -> Move[None]:
+        yield Add("n", 1)
+        raise error
+
+    with pytest.raises(type(error)):
+        link.run(move())
+    assert not link.is_broken
+    assert link.run(count()) == 2
+
+
+def test_what_a_connection_raises_by_our_mistake_reaches_the_agent_and_ends_the_link(link: Link) -> None:
+    """A bug in a thread must not hang an agent for ever."""
+    with pytest.raises(Exception, match="blocks on missing"):
+        link.perform(Get("missing"))
+    assert link.is_broken
+
+
+def test_a_later_job_takes_the_place_of_one_that_waits(link: Link, pool: ThreadPoolExecutor) -> None:
+    """A signal arrives while the agent waits for its place: the goodbye must not wait for it."""
+    job = Waiting()
+    waiting = pool.submit(link.run, job.routine())
+    assert job.rests.wait(LONG_S)
+    assert link.run(count()) == 1
     with pytest.raises(StoreUnavailable, match="leaving"):
         waiting.result(LONG_S)
-
-
-def test_a_post_that_fails_is_logged_and_harms_nobody(link: Link, caplog: pytest.LogCaptureFixture) -> None:
-    def post() -> Flow[None]:
-        yield Add("n", 1)
-        raise OSError("no space")
-
-    link.post(post())  # type: ignore[arg-type]
-    assert link.run(count()) == 2
-    assert not link.is_broken
-    assert "could not tell the coordinator: no space" in caplog.text
 
 
 class Alarm(Exception):
@@ -145,100 +192,129 @@ class Alarm(Exception):
 
 
 def test_a_signal_that_raises_in_the_wait_leaves_nothing_behind(link: Link) -> None:
-    """Torch's handlers raise in the main thread; whoever logs the traceback holds every frame of it."""
+    """Torch's handlers raise in the main thread. A logged traceback holds every frame of it."""
 
     def ring(*_: object) -> None:
         raise Alarm
 
+    job = Waiting()
     former = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, SHORT_S)
     try:
         with pytest.raises(Alarm) as held:
-            link.run(wait_for_changes())
+            link.run(job.routine())
     finally:
         signal.signal(signal.SIGALRM, former)
     assert held.tb is not None
-    assert link._line.errand is None
+    job.rests.clear()
+    time.sleep(2 * SHORT_S)  # Two beats, each of which lets a job go on.
+    assert not job.rests.is_set()
     assert link.run(count()) == 1
 
 
-def wait_for_changes() -> Flow[None]:
-    while True:
-        yield CHANGED
+def test_a_signal_is_handled_at_once_while_the_store_is_silent() -> None:
+    """The agent's thread is never in a store call."""
+    link = link_to(Silent())
+    handled: list[float] = []
+    former = signal.signal(signal.SIGALRM, lambda *_: handled.append(time.monotonic()))
+    due_at = time.monotonic() + SHORT_S
+    signal.setitimer(signal.ITIMER_REAL, SHORT_S)
+    try:
+        with pytest.raises(StoreUnavailable, match=r"no answer for 1\.5 s; its host is stuck or cut off"):
+            link.run(count(), timeout_s=1.5)
+    finally:
+        signal.signal(signal.SIGALRM, former)
+        link.stop()
+    assert len(handled) == 1
+    assert handled[0] - due_at < 1.0
 
 
-def append_letter(letter: bytes) -> Move[None]:
-    yield Append("letters", letter)
+# --- what the agent says without waiting ------------------------------------------------------------
 
 
-def read_letters() -> Flow[bytes]:
-    letters: bytes = yield Get("letters")
-    return letters
-
-
-def test_a_later_flow_takes_the_place_of_one_that_waits(link: Link, pool: ThreadPoolExecutor) -> None:
-    """A signal arrives while the agent waits for its place: the goodbye must not wait for it."""
-
-    def waits() -> Flow[None]:
-        while True:
-            yield CHANGED
-
-    waiting: Future[None] = pool.submit(lambda: link.run(waits()))
-    while link._line.errand is None:
-        time.sleep(0.001)
+def test_what_is_posted_goes_before_what_waits_in_its_order(store: SimStore, pool: ThreadPoolExecutor) -> None:
+    connection, job = Answering(store), Waiting()
+    link = link_to(connection, training_participant())
+    waiting = pool.submit(link.run, job.routine())
+    assert job.rests.wait(LONG_S)
+    with link._lock:  # The writer carries nothing before all three are there.
+        link.report_exit(1, WorkerExit("exit code 3"))
+        link.ask_restart("NaN")
+        link.ask_drain("slow")
     assert link.run(count()) == 1
+    assert link.has_reported
+    for word, record in zip((b"exit code 3", b"NaN", b"slow"), connection.records, strict=True):
+        assert word in record
     with pytest.raises(StoreUnavailable, match="leaving"):
         waiting.result(LONG_S)
-
-
-def test_a_store_that_falls_silent_holds_the_agent_no_longer_than_its_patience(
-    ear: Ear, pool: ThreadPoolExecutor
-) -> None:
-    store = SilentStore()
-    link = link_to(store, ear)
-    asked = pool.submit(lambda: link.run(count(), patience_s=SHORT_S))
-    with pytest.raises(StoreUnavailable, match=r"no answer for 0.2 s; its host is stuck or cut off"):
-        asked.result(LONG_S)
-    store.ended.set()
     link.stop()
 
 
-@pytest.mark.parametrize("error", [StoreUnavailable("x", "lost"), AssertionError("event 3 after 1")])
-def test_an_ear_that_fails_breaks_the_link_instead_of_leaving_a_deaf_node(
+def test_a_post_that_fails_is_logged_and_harms_nothing(link: Link, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> Move[None]:
+        yield Add("n", 1)
+        raise OSError("no space")
+
+    caplog.set_level(logging.INFO, "ft_rendezvous")
+    link._post(lambda _: fail())
+    assert link.run(count()) == 2
+    assert not link.is_broken
+    assert "could not tell the coordinator: no space" in caplog.text
+
+
+# --- the end ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StoreUnavailable("x", "it is refused", is_refused=True), AssertionError("event 3 after 1")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_listener_that_fails_for_good_breaks_the_link_instead_of_leaving_a_deaf_node(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with live_run(min_nodes=1) as run:
+    with live_run(min_nodes=1, lease_s=1.0, beat_s=0.1) as run:
         node = run.node(1)
         node.train(node.ask())
         assert not node.link.must_stop(1)
-        listening = node.link._ear
-        assert listening.socket is not None
+        listening = node.link._listener.connection
+        assert listening is not None
 
-        def fail(_: Op) -> Any:
+        def fail(*_: object) -> Any:
             raise error
 
-        monkeypatch.setattr(listening.socket, "perform", fail)
-        run.stranger().perform(Add("wake", 1))
-        node.ask()  # Its workers fail, the next cycle opens: the ear reads once more, and fails.
+        monkeypatch.setattr(listening, "perform", fail)
+        monkeypatch.setattr(node.link._dialer, "dial", fail)
+        node.ask()  # Its workers fail, the next cycle opens: the listener reads once more, and fails.
         run.wait_for(lambda: node.link.is_broken)
         assert node.link.must_stop(1)
-        assert node.link.why_stop() == f"the connection to the store is lost: {error}"
+        assert "the connection to the store is lost" in node.link.why_stop()
 
 
 def test_a_store_that_dies_stops_the_workers_of_every_node() -> None:
-    with live_run(beat_s=0.1) as run:
+    with live_run(beat_s=0.1, lease_s=1.0) as run:
         nodes = [run.node(number) for number in range(2)]
         run.seal(*nodes)
         assert not any(node.link.must_stop(1) for node in nodes)
-        nodes[0].link.participant.has_lapsed = True
-        assert nodes[0].link.why_stop() == "this node lost its lease, or may have: its place is given away"
         run.host.stop()
         run.wait_for(lambda: all(node.link.must_stop(1) for node in nodes))
-        assert all("the connection is lost" in node.link.why_stop() for node in nodes)
+        run.wait_for(lambda: all(node.link.is_broken for node in nodes))
         for node in nodes:
-            with pytest.raises(StoreUnavailable, match="the connection is lost"):
+            assert "the run ended with its store" in node.link.why_stop()
+            with pytest.raises(StoreUnavailable, match=r"nothing listens there, for .* the run ended with its store"):
                 node.ask().result(LONG_S)
             node.leave()
+
+
+def test_a_node_that_lost_its_lease_says_so() -> None:
+    participant = training_participant()
+    link = link_to(Silent(), participant)
+    assert not link.must_stop(1)
+    with link._lock:
+        participant.has_lapsed = True
+    assert link.must_stop(1)
+    assert link.why_stop() == "this node lost its lease, or may have: its place may be given away"
+    link.stop()
 
 
 def test_leaving_ends_the_threads_and_is_no_error_the_second_time() -> None:
@@ -255,16 +331,35 @@ def test_leaving_ends_the_threads_and_is_no_error_the_second_time() -> None:
     assert ours == []
 
 
-def test_leaving_a_store_that_is_silent_does_not_take_for_ever(
-    monkeypatch: pytest.MonkeyPatch, ear: Ear, pool: ThreadPoolExecutor
-) -> None:
-    monkeypatch.setattr(link_module, "FAREWELL_S", SHORT_S)
-    store = SilentStore()
-    link = link_to(store, ear)
-    with pytest.raises(StoreUnavailable, match="no answer"):
-        link.run(count(), patience_s=SHORT_S)  # The voice is held by the store from now on.
-    pool.submit(lambda: link.leave(Outcome.LEFT, "")).result(LONG_S)
-    store.ended.set()
+def test_leaving_a_store_that_is_silent_is_bounded(pool: ThreadPoolExecutor) -> None:
+    connection = Silent()
+    link = link_to(connection, training_participant())
+    asked = pool.submit(link.run, count())
+    assert connection.is_called.wait(LONG_S)
+    began = time.monotonic()
+    link.leave(Outcome.LEFT, "")
+    assert time.monotonic() - began < GOODBYE_TIMEOUT_S + 1.0
+    with pytest.raises(StoreUnavailable):
+        asked.result(LONG_S)
+    assert not any(thread.is_alive() for thread in (link._writer, link._listener.thread))
+
+
+def test_a_goodbye_to_a_store_that_has_long_been_silent_takes_no_time() -> None:
+    connection = Silent()
+    link = link_to(connection, training_participant())
+    assert connection.is_called.wait(LONG_S)
+    time.sleep(GOODBYE_TIMEOUT_S + 0.1)
+    began = time.monotonic()
+    link.leave(Outcome.LEFT, "")
+    assert time.monotonic() - began < 1.0
+
+
+def test_leaving_never_raises_even_by_our_mistake(monkeypatch: pytest.MonkeyPatch, link: Link) -> None:
+    def fail(*_: object) -> Move[None]:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(Participant, "goodbye", fail)
+    link.leave(Outcome.LEFT, "")
 
 
 def test_nothing_can_be_asked_of_a_link_that_has_stopped(link: Link) -> None:
@@ -273,25 +368,40 @@ def test_nothing_can_be_asked_of_a_link_that_has_stopped(link: Link) -> None:
         link.run(count())
 
 
-def head_of(view: View | None) -> bytes:
-    assert view is not None
-    return codec.encode(Head(run_id="r", epoch="e", settings={}, view=view))
+def test_a_process_ends_although_its_link_waits_on_a_store() -> None:
+    """No thread is in native code, where the end of the interpreter would abort the process (exit code 134)."""
+    served = ServedStore(listen())
+    code = f"""
+        import threading, time
+        from tests.contract.test_node_threads import *
+        from ft_rendezvous.store.raw_client import StoreSocket
+
+        writer, listener = (StoreSocket("127.0.0.1", {served.port}) for _ in range(2))
+        link = link_to(writer, training_participant(), listener)
+        with link._lock:
+            link._listen_anew()
+        threading.Thread(target=lambda: link.perform(Get("never")), daemon=True).start()
+        time.sleep(0.3)
+        print("over", flush=True)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=LONG_S, check=False
+    )
+    served.stop()
+    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
 
 
-def test_a_fenced_node_in_the_exit_barrier_still_hears_the_verdict(ear: Ear, pool: ThreadPoolExecutor) -> None:
+def test_a_fenced_node_in_the_exit_barrier_still_hears_the_verdict(store: SimStore, pool: ThreadPoolExecutor) -> None:
     """It does not beat any more, and nothing else would make it look at the head again."""
-    store = SimStore()
-    link = link_to(store, ear)
-    participant, opened = link.participant, Opened(no=1, cycle_id=1, shards=16, ring_at=1, channels=1, why=FirstCycle())
-    verdict = Verdict(VerdictKind.SUCCEEDED)
-    with link._changed:
-        participant.incarnation, participant.view = "0" * 16, View(no=1, opened=opened)
-        participant.pulse.is_fenced, participant.progress.finished_in = True, 1
-    store.data[codec.HEAD_KEY] = head_of(participant.view)
-    waiting = pool.submit(lambda: link.run(participant.await_verdict()))
-    while link._line.is_stirred:
-        time.sleep(0.001)
-    store.data[codec.HEAD_KEY] = head_of(View(no=2, opened=opened, closed=Closed(no=2, verdict=verdict)))
+    participant, verdict = training_participant(), Verdict(VerdictKind.SUCCEEDED)
+    participant.pulse.is_fenced, participant.progress.finished_in = True, 1
+    store.data[codec.HEAD_KEY] = codec.encode(head_of(View(no=1, opened=OPENED)))
+    link = link_to(Answering(store), participant)
+    waiting = pool.submit(link.await_verdict)
+    time.sleep(2 * SHORT_S)
+    assert not waiting.done()
+    closed = View(no=2, opened=OPENED, closed=Closed(no=2, verdict=verdict))
+    store.data[codec.HEAD_KEY] = codec.encode(head_of(closed))
     assert waiting.result(LONG_S) == verdict
     link.stop()
 

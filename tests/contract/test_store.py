@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Add, Append, Check, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.store.raw_client import StoreSocket
 from tests.contract.benches import LONG_S, Bench, SimBench, TcpBench, tcp_bench
 from tests.sim.store import SimStore
 
@@ -21,11 +22,17 @@ def tcp() -> Iterator[TcpBench]:
         yield bench
 
 
-@pytest.fixture(params=["simulated", "tcp"])
+@pytest.fixture(scope="module")
+def own(tcp: TcpBench) -> TcpBench:
+    """The same server, by our own client."""
+    return TcpBench(tcp.port, StoreSocket)
+
+
+@pytest.fixture(params=["simulated", "tcp", "own"])
 def bench(request: pytest.FixtureRequest) -> Bench:
     if request.param == "simulated":
         return SimBench()
-    bench: TcpBench = request.getfixturevalue("tcp")
+    bench: TcpBench = request.getfixturevalue(request.param)
     return bench
 
 
@@ -124,13 +131,12 @@ def test_add_counts_on_from_a_set_number(bench: Bench, key: str) -> None:
 
 
 def test_add_on_a_deleted_key_counts_from_nothing_again(bench: Bench, key: str) -> None:
-    """By this a node learns that its beat was taken away."""
     bench.perform(Add(key, 41))
     bench.perform(Delete(key))
     assert bench.perform(Add(key, 1)) == 1
 
 
-def test_add_holds_a_beat_counter_with_the_number_of_the_last_event(bench: Bench, key: str) -> None:
+def test_add_holds_a_number_of_many_digits(bench: Bench, key: str) -> None:
     amount = (1_000_000 << 32) + 1
     assert bench.perform(Add(key, amount)) == amount
     assert bench.perform(Add(key, 1)) == amount + 1
@@ -142,6 +148,59 @@ def test_adds_of_many_clients_give_every_number_once(bench: Bench, key: str) -> 
     with ThreadPoolExecutor(4) as pool:
         numbers = list(pool.map(lambda index: clients[index % 4].perform(Add(key, 1)), range(100)))
     assert sorted(numbers) == list(range(1, 101))
+
+
+# --- compare and set --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "expected", "after"),
+    [
+        pytest.param(None, b"", b"new", id="missing, as expected"),
+        pytest.param(None, b"old", None, id="missing, another expectation"),
+        pytest.param(b"old", b"old", b"new", id="as expected"),
+        pytest.param(b"old", b"other", b"old", id="another value"),
+        pytest.param(b"old", b"", b"old", id="a value, none expected"),
+        pytest.param(b"", b"", b"new", id="empty, as expected"),
+        pytest.param(b"", b"old", b"", id="empty, another expectation"),
+        pytest.param(b"new", b"old", b"new", id="performed before"),
+    ],
+)
+def test_a_compare_set_changes_only_what_was_expected_and_returns_what_is_there(
+    bench: Bench, key: str, before: bytes | None, expected: bytes, after: bytes | None
+) -> None:
+    """For a missing key the expectation is returned, and the key stays missing."""
+    if before is not None:
+        bench.perform(Set(key, before))
+    assert bytes(bench.perform(CompareSet(key, expected, b"new"))) == (expected if after is None else after)
+    assert bench.perform(Check([key])) is (after is not None)
+    if after is not None:
+        assert bytes(bench.perform(Get(key))) == after
+
+
+def test_a_compare_set_may_be_repeated(bench: Bench, key: str) -> None:
+    """A node that lost the answer to its beat beats again, with the same counter."""
+    for _ in range(2):
+        assert bytes(bench.perform(CompareSet(key, b"", b"1"))) == b"1"
+    for _ in range(3):
+        assert bytes(bench.perform(CompareSet(key, b"1", b"4294967298"))) == b"4294967298"
+
+
+def test_a_compare_set_on_a_deleted_key_does_not_bring_it_back(bench: Bench, key: str) -> None:
+    """By this a node learns that its beat was taken away."""
+    bench.perform(CompareSet(key, b"", b"1"))
+    bench.perform(Delete(key))
+    assert bytes(bench.perform(CompareSet(key, b"1", b"2"))) == b"1"
+    assert bench.perform(Check([key])) is False
+
+
+def test_of_many_clients_one_wins_a_compare_set(bench: Bench, key: str) -> None:
+    clients = [bench.second() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(
+            pool.map(lambda index: clients[index].perform(CompareSet(key, b"", str(index).encode())), range(4))
+        )
+    assert len({bytes(value) for value in found}) == 1
 
 
 # --- check and delete -------------------------------------------------------------------------------
@@ -172,6 +231,7 @@ def test_a_deletion_says_whether_there_was_anything(bench: Bench, key: str) -> N
         pytest.param(lambda key: MultiSet([key + "/other", key], [b"o", b"x"]), b"x", id="multi_set"),
         pytest.param(lambda key: Append(key, b"x"), b"x", id="append"),
         pytest.param(lambda key: Add(key, 7), b"7", id="add"),
+        pytest.param(lambda key: CompareSet(key, b"", b"x"), b"x", id="compare_set"),
     ],
 )
 def test_a_get_waits_for_its_key_and_is_woken_by_whatever_makes_it(
@@ -244,11 +304,13 @@ def test_writes_of_one_client_are_seen_in_their_order(bench: Bench, key: str) ->
 blob_keys, count_keys = ("b0", "b1", "b2"), ("n0", "n1")
 values = st.binary(max_size=20)
 a_key = st.sampled_from([*blob_keys, *count_keys])
+few_numbers = st.integers(-1, 2).map(lambda n: str(n).encode())
 operations: st.SearchStrategy[Op] = st.one_of(
     st.builds(Set, st.sampled_from(blob_keys), values),
     st.builds(Append, st.sampled_from(blob_keys), values),
     st.builds(Add, st.sampled_from(count_keys), st.integers(-(2**40), 2**40)),
-    st.builds(Set, st.sampled_from(count_keys), st.integers(-9, 9).map(lambda n: str(n).encode())),
+    st.builds(Set, st.sampled_from(count_keys), few_numbers),
+    st.builds(CompareSet, st.sampled_from(count_keys), few_numbers | st.just(b""), few_numbers),
     st.builds(Delete, a_key),
     st.builds(Get, a_key),
     st.builds(Check, st.lists(a_key, min_size=1, max_size=3)),
@@ -272,13 +334,17 @@ def under(prefix: str, op: Op) -> Op:
             return type(op)(prefix + op.key, op.value)
         case Add():
             return Add(prefix + op.key, op.amount)
+        case CompareSet():
+            return CompareSet(prefix + op.key, op.expected, op.desired)
 
 
 @settings(max_examples=60)
 @given(ops=st.lists(operations, max_size=25))
-def test_any_operations_have_the_same_replies_on_both_stores(tcp: TcpBench, ops: list[Op]) -> None:
-    prefix = f"same/{next(_numbers)}/"
+def test_any_operations_have_the_same_replies_on_all_stores(tcp: TcpBench, own: TcpBench, ops: list[Op]) -> None:
+    number = next(_numbers)
     simulated = SimStore()
     for op in ops:
         if not simulated.missing(op):
-            assert tcp.perform(under(prefix, op)) == simulated.perform(op)
+            expected = simulated.perform(op)
+            assert tcp.perform(under(f"same/{number}/", op)) == expected
+            assert own.perform(under(f"own/{number}/", op)) == expected

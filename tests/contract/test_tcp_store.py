@@ -5,14 +5,15 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from torch.distributed import TCPStore
 
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.protocol.ops import Add, Append, Check, Delete, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.protocol.ops import Add, Append, Check, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set, Store
 from ft_rendezvous.store import raw_client
 from ft_rendezvous.store.client import ServedStore, connect
 from ft_rendezvous.store.net import listen
@@ -90,15 +91,17 @@ OPERATIONS: list[Op] = [
     MultiSet(["x", "y"], [b"1", b"2"]),
     Append("x", b"1"),
     Add("n", 1),
+    CompareSet("there", b"1", b"1"),
     Delete("x"),
 ]
 
 
+@pytest.mark.parametrize("connect_with", [connect, StoreSocket])
 @pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: type(op).__name__)
-def test_a_dead_server_is_called_so_whatever_was_asked_of_it(op: Op) -> None:
+def test_a_dead_server_is_called_so_whatever_was_asked_of_it(op: Op, connect_with: Callable[[str, int], Store]) -> None:
     """`set` and `append` are not acknowledged, so the first after the death may not notice; the next ones do."""
     served = ServedStore(listen())
-    client = connect("127.0.0.1", served.port)
+    client = connect_with("127.0.0.1", served.port)
     client.perform(Set("there", b"1"))
     client.perform(op)
     client.perform(Check(["there"]))
@@ -275,6 +278,42 @@ def test_a_store_socket_counts_and_sets_as_torchs_own_client_does() -> None:
         first, second = (bytes(heard) for heard in tap.heard)
         # Under keys that differ in one letter.
         assert without_nonce(second).replace(b"/b", b"/a") == without_nonce(first)
+
+
+LARGE = bytes(range(256)) * 5000
+SPOKEN: list[tuple[Op, Callable[[Any], object]]] = [
+    (CompareSet("there", b"x", b"yy"), lambda torchs: torchs.compare_set("there", "x", "yy")),
+    (CompareSet("there", b"no", b"yy"), lambda torchs: torchs.compare_set("there", "no", "yy")),
+    (CompareSet("ключ", b"", b"1"), lambda torchs: torchs.compare_set("ключ", "", "1")),
+    (CompareSet("missing", b"1", b"2"), lambda torchs: torchs.compare_set("missing", "1", "2")),
+    (Append("ключ", b""), lambda torchs: torchs.append("ключ", b"")),
+    (Append("log", LARGE), lambda torchs: torchs.append("log", LARGE)),
+    (MultiGet(["there"]), lambda torchs: torchs.multi_get(["there"])),
+    (MultiGet(["there", "large", "пусто"]), lambda torchs: torchs.multi_get(["there", "large", "пусто"])),
+    (MultiSet(["a"], [b"1"]), lambda torchs: torchs.multi_set(["a"], [b"1"])),
+    (MultiSet(["a", "ключ"], [b"", LARGE]), lambda torchs: torchs.multi_set(["a", "ключ"], [b"", LARGE])),
+]
+
+
+@pytest.mark.parametrize(("op", "say"), SPOKEN, ids=lambda value: type(value).__name__ if not callable(value) else "")
+def test_a_store_socket_performs_as_torchs_own_client_does(op: Op, say: Callable[[Any], object]) -> None:
+    """Each on a store of its own: the same bytes have the same effect and the same answer."""
+    said: list[bytes] = []
+    answers: list[object] = []
+    for is_ours in (False, True):
+        with tapped_store() as (served, tap):
+            served.perform(MultiSet(["there", "large", "пусто"], [b"x", LARGE, b""]))
+            if is_ours:
+                ours = StoreSocket("127.0.0.1", tap.port)
+                answers.append(ours.perform(op))
+                assert ours.perform(Check(["there"]))  # An answer to this one: all before it was performed.
+            else:
+                torchs = TCPStore("127.0.0.1", tap.port, is_master=False, wait_for_workers=False)
+                answers.append(say(torchs))
+                assert torchs.check(["there"])
+            said.append(without_nonce(bytes(tap.heard[0])))
+    assert said[0] == said[1]
+    assert answers[0] == answers[1]
 
 
 def test_a_store_socket_waits_as_torchs_own_client_does() -> None:

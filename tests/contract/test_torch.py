@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib
 import json
 import os
@@ -45,7 +44,7 @@ from ft_rendezvous.config.settings import NodeSettings, Settings, parse_settings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
 from ft_rendezvous.core.seats import rank_workers
 from ft_rendezvous.doctor.checks.software import SUPPORTED
-from ft_rendezvous.errors import ConfigError, FtError, StoreUnavailable
+from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.protocol.node_policy import ends_well
 from ft_rendezvous.protocol.participant import Place
 from tests.agent.fake_link import FakeLink
@@ -630,7 +629,7 @@ def test_assigned_ranks_are_json_as_torch_reads_it() -> None:
 
 
 def test_a_connection_that_is_reset_in_the_exit_barrier_costs_a_node_nothing() -> None:
-    """Its workers ended well and the run succeeds: it asks again for the verdict, over another connection."""
+    """Its workers ended well and the run succeeds: it hears the verdict in the barrier, over another connection."""
     with live_run() as run, Proxy(run.port) as proxy:
 
         def handler_at(port: int) -> FtRendezvousHandler:
@@ -643,15 +642,13 @@ def test_a_connection_that_is_reset_in_the_exit_barrier_costs_a_node_nothing() -
         places = [future.result(LONG_S) for future in [run.do(handler.next_rendezvous) for handler in handlers]]
 
         def enter(index: int) -> None:
-            # Torch's agent logs what its barrier raises, and goes on.
-            with contextlib.suppress(FtError):
-                store_util.barrier(places[index].store, 2, agent_api._TERMINAL_STATE_SYNC_ID, 300)
+            store_util.barrier(places[index].store, 2, agent_api._TERMINAL_STATE_SYNC_ID, 300)
 
         waiting = run.do(lambda: enter(1))
         run.wait_for(lambda: run.host.coordinator.roster.finished_count == 1)
         proxy.cut()
-        waiting.result(LONG_S)
         run.do(lambda: enter(0)).result(LONG_S)
+        waiting.result(LONG_S)
         for handler in handlers:
             handler.check_end()
             assert handler.shutdown()
