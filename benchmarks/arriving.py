@@ -20,7 +20,7 @@ from benchmarks.baselines import raw
 from benchmarks.children import call, serving
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous.core.model import Arrival, FirstCycle, Opened
-from ft_rendezvous.protocol import codec, operations
+from ft_rendezvous.protocol import codec, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.coordinator import RETRY_DELAY_S
 from ft_rendezvous.protocol.ops import perform_move
@@ -62,7 +62,7 @@ def read_while_arriving(count: int) -> Seen:
     shards = codec.shard_count(count)
     with serving(raw.serve) as port, ThreadPoolExecutor(WRITERS) as pool:
         store = TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False)
-        names = operations.LogReader(CYCLE_ID, shards).key_names(Keys(EPOCH))
+        names = moves.LogReader(CYCLE_ID, shards).key_names(Keys(EPOCH))
         store.multi_set(names, [b"0", b"0", *[b""] * shards])  # type: ignore[attr-defined]
         writing = [pool.submit(call, LIMIT_S, arrive, port, count, writer) for writer in range(WRITERS)]
         seen = _read_until(TcpStore(store, "benchmark"), count, shards, writing)
@@ -72,10 +72,10 @@ def read_while_arriving(count: int) -> Seen:
 
 
 def _read_until(store: TcpStore, count: int, shards: int, writing: Sequence[Future[None]]) -> Seen:
-    reader, numbers, seen = operations.LogReader(CYCLE_ID, shards), set[int](), Seen()
+    reader, numbers, seen = moves.LogReader(CYCLE_ID, shards), set[int](), Seen()
     retries, pause_s = 0, RETRY_DELAY_S
     while len(numbers) < count and not any(each.done() and each.exception() for each in writing):
-        reading = perform_move(store, operations.read_logs(Keys(EPOCH), [reader]))
+        reading = perform_move(store, moves.read_logs(Keys(EPOCH), [reader]))
         found = [record.seq for record in reading.records if isinstance(record, Arrival)]
         seen.wrong += not numbers.isdisjoint(found) or len(set(found)) < len(found) or bool(reading.bad)
         numbers.update(found)
@@ -106,5 +106,5 @@ def arrive(port: int, count: int, writer: int) -> None:
     for number, arrival in enumerate(mine):
         if number % size == 0:
             time.sleep(luck.uniform(0, PAUSE_S))
-        seq = perform_move(store, operations.count_arrival(keys, CYCLE_ID))
-        perform_move(store, operations.write_arrival(keys, opened, msgspec.structs.replace(arrival, seq=seq)))
+        seq = perform_move(store, moves.count_arrival(keys, CYCLE_ID))
+        perform_move(store, moves.write_arrival(keys, opened, msgspec.structs.replace(arrival, seq=seq)))

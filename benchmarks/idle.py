@@ -26,7 +26,7 @@ from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Head
 from ft_rendezvous.host.serve import new_id
 from ft_rendezvous.node import session
-from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.ops import Op, Rest, Store, perform_move
 from ft_rendezvous.protocol.participant import Participant, Place
 from ft_rendezvous.store.client import connect
@@ -89,7 +89,7 @@ class IdleNode:
         self._reply: Any = None
 
     def read_head(self) -> Head:
-        return perform_move(self._store, operations.read_head())
+        return perform_move(self._store, moves.read_head())
 
     def go_on(self) -> Place | None:
         """Take part until there is nothing to do but wait; the place, once there is one."""

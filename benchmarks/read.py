@@ -25,7 +25,7 @@ from benchmarks.children import serving
 from benchmarks.measure import OURS, Case, Finding, Sample, in_a_row, require, timed
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous.core.model import Arrival
-from ft_rendezvous.protocol import codec, operations
+from ft_rendezvous.protocol import codec, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.store.client import TcpStore
@@ -176,16 +176,16 @@ def _reread(store: TCPStore, count: int) -> Sample:
     return sample
 
 
-def _read_first(store: TCPStore, count: int) -> tuple[operations.LogReader, operations.Reading]:
-    reader = operations.LogReader(CYCLE_ID, codec.shard_count(count))
+def _read_first(store: TCPStore, count: int) -> tuple[moves.LogReader, moves.Reading]:
+    reader = moves.LogReader(CYCLE_ID, codec.shard_count(count))
     return reader, _read(store, reader)
 
 
-def _read(store: TCPStore, reader: operations.LogReader) -> operations.Reading:
-    return perform_move(TcpStore(store, "benchmark"), operations.read_logs(Keys(EPOCH), [reader]))
+def _read(store: TCPStore, reader: moves.LogReader) -> moves.Reading:
+    return perform_move(TcpStore(store, "benchmark"), moves.read_logs(Keys(EPOCH), [reader]))
 
 
-def _check_first(reader: operations.LogReader, reading: operations.Reading, count: int) -> None:
+def _check_first(reader: moves.LogReader, reading: moves.Reading, count: int) -> None:
     require(reader.is_consistent and not reading.bad, "counts and records disagree")
     numbers = sorted(record.seq for record in reading.records if isinstance(record, Arrival))
     require(numbers == list(range(1, count + 1)), f"{len(reading.records)} records instead of {count}")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from ft_rendezvous.doctor.facts import Attempt, EndpointFacts, EndpointState, Lookup, RunningRun
 from ft_rendezvous.doctor.lookups import LOOKUP_TIMEOUT_S, ask_all, name_of
 from ft_rendezvous.errors import ConfigError, ProtocolBug, StoreUnavailable
-from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.store import net
 from ft_rendezvous.store.raw_client import Found, StoreSocket
@@ -97,7 +97,7 @@ def look_at_endpoint(host: str, port: int) -> EndpointFacts:
             state=_STATES.get(Found(unavailable.fact), EndpointState.STRANGER), detail=unavailable.fact
         )
     try:
-        head = perform_move(store, operations.find_head())
+        head = perform_move(store, moves.find_head())
     except StoreUnavailable as unavailable:
         return EndpointFacts(state=EndpointState.NO_ANSWER, detail=f"a store, but {unavailable.fact}")
     except (ConfigError, ProtocolBug) as error:

@@ -11,13 +11,13 @@ import secrets
 from ft_rendezvous.config.addresses import parse_endpoint
 from ft_rendezvous.core.model import Answer, Head, Request, RequestKind
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
-from ft_rendezvous.protocol import codec, operations
+from ft_rendezvous.protocol import codec, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Delete, Get, perform_move
 from ft_rendezvous.store.client import TcpStore, connect
 from ft_rendezvous.store.raw_client import Found, StoreSocket, probe
 
-PATIENCE_S = 10.0
+ANSWER_TIMEOUT_S = 10.0
 """How long the coordinator may take to answer: it looks several times per second."""
 
 
@@ -31,12 +31,12 @@ class Operator:
             raise ConfigError(f"no run at {endpoint}: {found}")
         self._endpoint = endpoint
         self._store: TcpStore = connect(host, port)
-        self._ear = StoreSocket(host, port, PATIENCE_S)
+        self._ear = StoreSocket(host, port, ANSWER_TIMEOUT_S)
         self.run_id = self.read().run_id
 
     def read(self) -> Head:
         """How the run stands."""
-        head = perform_move(self._store, operations.find_head())
+        head = perform_move(self._store, moves.find_head())
         if head is None:
             raise ConfigError(f"no run at {self._endpoint}: a TCPStore of another program is there")
         return head
@@ -54,13 +54,13 @@ class Operator:
             reason=reason[:200],
         )
         keys = Keys(head.epoch)
-        perform_move(self._store, operations.write_record(keys, head.view.opened, request))
+        perform_move(self._store, moves.write_record(keys, head.view.opened, request))
         try:
             answer = codec.decode_answer(self._ear.perform(Get(keys.answer(request.incarnation))))
             self._store.perform(Delete(keys.answer(request.incarnation)))
         except StoreUnavailable:
             if kind is RequestKind.CLOSE:
-                # A store that nobody needs any more goes with the run.
+                # The store goes with the run when no node needs it any more.
                 return Answer(request.incarnation, True, "closed, and its store is gone")
             raise
         return answer

@@ -15,7 +15,7 @@ from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.host.host import Host
 from ft_rendezvous.host.serve import new_id, serve
 from ft_rendezvous.node.threads import Connections, Link
-from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.journal import Journal, log_entry
 from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.protocol.participant import Participant
@@ -148,7 +148,7 @@ def _is_wrong(error: StoreUnavailable) -> bool:
 
 
 def _read_head(store: StoreSocket) -> Head | None:
-    return perform_move(store, operations.find_head())
+    return perform_move(store, moves.find_head())
 
 
 def _check_settings(head: Head, run: RunSettings) -> None:

@@ -188,7 +188,7 @@ def _are_hex_digits(text: str) -> bool:
 
 
 def _decode_one_by_one(data: bytes, cycle_id: int, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:
-    """A bad record spoils only itself, and its reason is told."""
+    """Decode records. A bad record does not affect the others; it is returned with the reason."""
     records: list[AnyRecord] = []
     bad: list[BadRecord] = []
     for line in filter(None, data.split(b"\n")):

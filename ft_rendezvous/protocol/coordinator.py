@@ -53,17 +53,17 @@ from ft_rendezvous.core.roster import Fence, FenceCause, Roster
 from ft_rendezvous.core.sealing import GiveUp, Seal, SealView, Wait, WaitReason, decide_seal
 from ft_rendezvous.core.seats import seat
 from ft_rendezvous.core.snapshot import take_snapshot
-from ft_rendezvous.protocol import codec, journal, operations
+from ft_rendezvous.protocol import codec, journal, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.membership import Asked, Membership
 from ft_rendezvous.protocol.ops import Clock, Move
 from ft_rendezvous.protocol.stored_cycles import StoredCycles
 
 RETRY_DELAY_S = 0.002
-"""First pause before a re-read when counts and records disagree; doubles up to a beat."""
+"""The pause before the first re-read when counts and records disagree. It doubles up to a beat."""
 
 REMINDER_INTERVAL_S = 60.0
-"""How often a reason to wait is told again."""
+"""How often an unchanged reason to wait is journaled again."""
 
 GOODBYE_POLL_S = 0.05
 """How often to look for goodbyes once the run is closed."""
@@ -78,7 +78,7 @@ class Coordinator:
     clock: Clock
     journal: journal.Journal
     on_close: Callable[[Verdict, int, FailureNote | None], None] = lambda _verdict, _cycle_id, _first: None
-    """Told of the verdict before anybody else, with the cycle and the first failure."""
+    """Called with the verdict, the cycle and the first failure before the close is published."""
     count_operations: Callable[[], int] = lambda: 0
     """How many store operations were performed for this coordinator."""
     keys: Keys = field(init=False)
@@ -180,7 +180,7 @@ class Coordinator:
             self.on_close(verdict, self.cycle_id, first)
             self.phase = next_phase(self.phase, RunStep.CLOSE)
             closed = Closed(no=self.view.no + 1, verdict=verdict)
-            yield from operations.publish_closed(self.keys, closed, self._turn(closed))
+            yield from moves.publish_closed(self.keys, closed, self._turn(closed))
             self.journal(journal.RunEnded(verdict=verdict))
 
     def _last_failure(self) -> FailureNote | None:
@@ -212,14 +212,14 @@ class Coordinator:
             yield from self._call(draining, reasons[0])
 
     def _grant_operator(self, request: Request) -> Move[list[str]]:
-        """Answer an operator, and do what was granted. Returns who is to drain."""
+        """Answer an operator, and do what was granted. Returns the nodes that have to drain."""
         targets = self.roster.find(request.target) if request.kind is RequestKind.DRAIN else []
         targets = [target for target in targets if self.roster.can_drain(target)]
         found = tuple(self.roster.describe(target) for target in targets)
         roster = self._tell_roster() if request.kind is RequestKind.ROSTER else ""
         standing = Standing(self.phase, self.cycle_id, self.verdict, self._drain(), found, roster)
         answer = decide_request(request, standing)
-        yield from operations.publish_answer(self.keys, answer)
+        yield from moves.publish_answer(self.keys, answer)
         self.stored.note_answer(request.incarnation)
         if not answer.is_granted:
             return []
@@ -232,7 +232,7 @@ class Coordinator:
         return [target for target in targets if self.roster.drain(target)]
 
     def _tell_roster(self) -> str:
-        """Who is there; worked out once for all who ask at the same time."""
+        """The nodes of the run, as text; worked out once for all operators that ask at the same time."""
         if not self.roster_answer:
             snapshot = take_snapshot(self.roster, self.settings.run_id, self.cycle_id, self.settings.as_dict())
             self.roster_answer = msgspec.json.encode(snapshot).decode()
@@ -247,7 +247,7 @@ class Coordinator:
         names = tuple(self.roster.describe(incarnation) for incarnation in draining)
         called = Called(no=self.view.no + 1, cycle_id=self.cycle_id, draining=tuple(draining), reason=reason[:200])
         head = self._turn(msgspec.structs.replace(called, draining=()))
-        yield from operations.publish_called(self.keys, called, head)
+        yield from moves.publish_called(self.keys, called, head)
         roles = tuple(self.roster.members[incarnation].role for incarnation in draining)
         self.journal(
             journal.CycleCalled(
@@ -270,7 +270,7 @@ class Coordinator:
             case Wait():
                 self._tell_wait(decision.reason, now)
                 return self._wake_for(decision, now)
-        # Whoever says something about the sealed cycle rings: there is nothing to look for until then.
+        # A node that writes a record about the sealed cycle rings: there is nothing to look for until then.
         return self.membership.next_look_at
 
     def _settle(self, now: float) -> Move[bool]:
@@ -397,7 +397,7 @@ class Coordinator:
         self.enough_since = self.wait_reason = self.drain_due_at = self.can_grow_since = None
         self.is_at_checkpoint = self.is_growth_called = False
         self.membership.begin_cycle(opened.cycle_id)
-        yield from operations.publish_opened(self.keys, opened, self._turn(opened))
+        yield from moves.publish_opened(self.keys, opened, self._turn(opened))
         self.stored.begin_cycle(opened)
         self.journal(journal.CycleOpened(cycle_id=opened.cycle_id, why=why, roles=roles_after(NodeStep.REOPEN)))
 
@@ -414,7 +414,7 @@ class Coordinator:
         )
         self.phase = next_phase(self.phase, RunStep.SEAL)
         self.membership.seal(placement)
-        yield from operations.publish_sealed(self.keys, sealed, seat(placement, arrived), self._turn(sealed))
+        yield from moves.publish_sealed(self.keys, sealed, seat(placement, arrived), self._turn(sealed))
         waited_s = self.clock() - (self.opened_at or 0.0)
         address = format_endpoint(sealed.master_addr, sealed.master_port)
         self.journal(

@@ -34,7 +34,7 @@ from ft_rendezvous.core.roster import (
     Roster,
     blame_keys,
 )
-from ft_rendezvous.protocol import journal, operations
+from ft_rendezvous.protocol import journal, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Clock, Move
 from ft_rendezvous.protocol.stored_cycles import StoredCycles
@@ -95,7 +95,7 @@ class Membership:
 
     # --- what nodes wrote ---------------------------------------------------------------------------
 
-    def take(self, reading: operations.Reading) -> Move[Asked]:
+    def take(self, reading: moves.Reading) -> Move[Asked]:
         """Take in everything that is new. Returns what the coordinator is asked for."""
         asked = Asked()
         for bad in reading.bad:
@@ -119,7 +119,7 @@ class Membership:
             yield from self._act(effect, asked)
         if was_member and record.incarnation not in self.roster.members:
             self.leases.revoke(record.incarnation)
-            yield from operations.end_beat(self.keys, record.incarnation)
+            yield from moves.end_beat(self.keys, record.incarnation)
 
     def _act(self, effect: Effect, asked: Asked) -> Move[None]:
         """Do what follows from a record, and journal it."""
@@ -185,7 +185,7 @@ class Membership:
 
     def _refuse_unfit(self, newcomers: Mapping[str, Arrival]) -> Move[set[str]]:
         """Turn away newcomers without a beat, whose lease could not be judged, and those that cannot be placed."""
-        beating = yield from operations.find_beating(self.keys, list(newcomers))
+        beating = yield from moves.find_beating(self.keys, list(newcomers))
         now = self.clock()
         refused: set[str] = set()
         for incarnation, arrival in newcomers.items():
@@ -229,7 +229,7 @@ class Membership:
         started = self.clock()
         if started < self.next_look_at:
             return
-        counters = yield from operations.read_beats(self.keys, list(self.leases.leases))
+        counters = yield from moves.read_beats(self.keys, list(self.leases.leases))
         now = self.clock()
         self.leases.observe(counters, now, self.look_gap_s, published)
         for incarnation in self.leases.judge_leases(now):
@@ -258,8 +258,8 @@ class Membership:
                 self.journal(journal.NodesSilent(cycle_id=self.cycle_id, silent_s=silent_s))
         if now >= self.looked_at + self.settings.lease_s:
             self.looked_at = now
-            live, operations = len(self.roster.members), self.count_operations()
-            self.journal(journal.Looked(cycle_id=self.cycle_id, live=live, oldest_s=oldest_s, operations=operations))
+            live, performed = len(self.roster.members), self.count_operations()
+            self.journal(journal.Looked(cycle_id=self.cycle_id, live=live, oldest_s=oldest_s, operations=performed))
 
     def _drop(self, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
         name, role = self.roster.describe(incarnation), self.roster.members[incarnation].role
@@ -273,7 +273,7 @@ class Membership:
     def fence(self, fence: Fence) -> Move[None]:
         """End an incarnation: nothing it says counts any more."""
         self.leases.revoke(fence.incarnation)
-        prefix = operations.REFUSED if fence.cause.is_refusal else ""
+        prefix = moves.REFUSED if fence.cause.is_refusal else ""
         yield from self.stored.fence(fence.incarnation, prefix + fence.reason)
         self.journal(
             journal.NodeFenced(

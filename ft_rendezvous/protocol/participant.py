@@ -43,7 +43,7 @@ from ft_rendezvous.core.node_step import (
     watch_from,
 )
 from ft_rendezvous.errors import Refused
-from ft_rendezvous.protocol import codec, operations
+from ft_rendezvous.protocol import codec, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import CHANGED, Clock, Move, Routine
 from ft_rendezvous.text import one_line
@@ -199,7 +199,7 @@ class Participant:
         """
         while self.verdict is None:
             if self.has_lapsed or self.pulse.is_fenced:
-                head = yield from operations.read_head()
+                head = yield from moves.read_head()
                 if head.view.closed is not None:
                     self.view = head.view
                     continue
@@ -211,9 +211,9 @@ class Participant:
         if self.incarnation and not self.pulse.is_fenced:
             yield from self.beat()
         if self.pulse.is_fenced:
-            reason = yield from operations.read_fence(self.keys, self.incarnation)
-            if reason is not None and reason.startswith(operations.REFUSED):
-                raise Refused(reason.removeprefix(operations.REFUSED))
+            reason = yield from moves.read_fence(self.keys, self.incarnation)
+            if reason is not None and reason.startswith(moves.REFUSED):
+                raise Refused(reason.removeprefix(moves.REFUSED))
         elif self.has_lapsed:
             yield from self.goodbye(Outcome.LEFT, "it missed an event and begins again")
         elif self.incarnation:
@@ -234,10 +234,10 @@ class Participant:
         before, self.greeted = self.greeted, None
         while True:
             if before is None:
-                before = (yield from operations.read_head()).view
+                before = (yield from moves.read_head()).view
             if before.closed is None:
                 yield from self._arrive(before.opened)
-            after = (yield from operations.read_head()).view
+            after = (yield from moves.read_head()).view
             if after.cycle_id - before.cycle_id <= 1:
                 self.view = watch_from(after, self.progress.arrived_in, self.seq)
                 self.on_enlisted()
@@ -246,7 +246,7 @@ class Participant:
 
     def _arrive(self, opened: Opened) -> Move[None]:
         port = self.hold_bootstrap(opened.cycle_id)
-        self.seq = yield from operations.count_arrival(self.keys, opened.cycle_id)
+        self.seq = yield from moves.count_arrival(self.keys, opened.cycle_id)
         self.progress.arrived_in = opened.cycle_id
         arrival = Arrival(
             cycle_id=opened.cycle_id,
@@ -255,7 +255,7 @@ class Participant:
             node=self.node,
             bootstrap_port=port,
         )
-        yield from operations.write_arrival(self.keys, opened, arrival)
+        yield from moves.write_arrival(self.keys, opened, arrival)
 
     def _place_of(self, taken: TakeSeat) -> Place:
         sealed, seat = taken.sealed, taken.seat
@@ -300,7 +300,7 @@ class Participant:
             log_path=end.log_path,
             last_words=end.last_words,
         )
-        yield from operations.write_record(self.keys, self.view.opened, failure)
+        yield from moves.write_record(self.keys, self.view.opened, failure)
         self.progress.reported_in = cycle_id
 
     def ask(self, kind: RequestKind, reason: str) -> Move[None]:
@@ -313,7 +313,7 @@ class Participant:
             kind=kind,
             reason=one_line(reason),
         )
-        yield from operations.write_record(self.keys, self.view.opened, request)
+        yield from moves.write_record(self.keys, self.view.opened, request)
 
     def ask_drain(self, reason: str) -> Move[None]:
         """Give up this node's place: at once if it has none, else when the coordinator says so."""
@@ -332,7 +332,7 @@ class Participant:
         assert self.view is not None
         self.told_checkpoint = called.no
         checkpoint = Checkpoint(cycle_id=cycle_id, incarnation=self.incarnation)
-        yield from operations.write_record(self.keys, self.view.opened, checkpoint)
+        yield from moves.write_record(self.keys, self.view.opened, checkpoint)
 
     def withdraw(self, reason: str) -> Move[None]:
         """Say that this node is not fit to train, even if it never joined. This is its last word."""
@@ -341,7 +341,7 @@ class Participant:
         elif self.greeted is not None:
             opened = self.greeted.opened
         else:
-            opened = (yield from operations.read_head()).view.opened
+            opened = (yield from moves.read_head()).view.opened
         self.incarnation = self.incarnation or self.new_incarnation()
         self.has_left = True
         withdrawal = Withdrawal(
@@ -350,12 +350,12 @@ class Participant:
             node=self.node,
             reason=one_line(reason),
         )
-        yield from operations.write_record(self.keys, opened, withdrawal)
+        yield from moves.write_record(self.keys, opened, withdrawal)
 
     # --- what happens beside that -------------------------------------------------------------------
 
     def beat(self) -> Move[None]:
-        """Renew the lease once; tells the coordinator the newest event we have read.
+        """Renew the lease once. The beat carries the number of the newest event that this node has read.
 
         An incarnation that is over does not beat: that would bring its deleted counter back.
         """
@@ -364,7 +364,7 @@ class Participant:
             return
         counter = pulse.next_counter(self.view.no if self.view is not None else 0)
         sent_at = self.clock()
-        found = yield from operations.beat(self.keys, self.incarnation, pulse.counter, counter)
+        found = yield from moves.beat(self.keys, self.incarnation, pulse.counter, counter)
         pulse.take_reply(counter, found, sent_at)
 
     def watch(self, incarnation: str) -> Routine[None]:
@@ -379,7 +379,7 @@ class Participant:
                 yield CHANGED  # The next beat renews the lease, or finds that it is over.
                 continue
             channel = codec.spread(incarnation, self.view.opened.channels)
-            event = yield from operations.read_event(self.keys, self.view.no + 1, channel)
+            event = yield from moves.read_event(self.keys, self.view.no + 1, channel)
             if incarnation != self.incarnation or not self.is_listening:
                 return
             if event is None:
@@ -398,7 +398,7 @@ class Participant:
         if self.progress.finished_in >= cycle_id:
             return
         finish = Finish(cycle_id=cycle_id, incarnation=self.incarnation)
-        yield from operations.write_record(self.keys, self.view.opened, finish)
+        yield from moves.write_record(self.keys, self.view.opened, finish)
         self.progress.finished_in = cycle_id
 
     def goodbye(self, outcome: Outcome, reason: str) -> Move[None]:
@@ -415,4 +415,4 @@ class Participant:
             outcome=outcome,
             reason=one_line(reason),
         )
-        yield from operations.write_record(self.keys, self.view.opened, goodbye, must_ring=self.view.closed is None)
+        yield from moves.write_record(self.keys, self.view.opened, goodbye, must_ring=self.view.closed is None)

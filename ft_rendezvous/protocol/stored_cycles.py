@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from ft_rendezvous.core.model import Opened, View
-from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Clock, Move
 
@@ -24,7 +24,7 @@ class StoredCycles:
 
     keys: Keys
     clock: Clock
-    readers: list[operations.LogReader] = field(init=False, default_factory=list)
+    readers: list[moves.LogReader] = field(init=False, default_factory=list)
     """Readers of the current cycle's log, and of those before it that are not deleted."""
     disagrees_since: float | None = field(init=False, default=None)
     """Since when counts and records of the current cycle have disagreed."""
@@ -43,13 +43,13 @@ class StoredCycles:
 
     def begin_cycle(self, opened: Opened) -> None:
         """Read another log from now on. The one before it is still read: a node may be late."""
-        self.readers.append(operations.LogReader(opened.cycle_id, opened.shards))
+        self.readers.append(moves.LogReader(opened.cycle_id, opened.shards))
         self.opened_by[opened.cycle_id] = opened.no
         self.disagrees_since = None
 
-    def read(self) -> Move[operations.Reading]:
+    def read(self) -> Move[moves.Reading]:
         """Read all logs once. Returns what is new."""
-        reading = yield from operations.read_logs(self.keys, self.readers)
+        reading = yield from moves.read_logs(self.keys, self.readers)
         if self.readers[-1].is_consistent:
             self.disagrees_since = None
         elif self.disagrees_since is None:
@@ -58,7 +58,7 @@ class StoredCycles:
 
     def fence(self, incarnation: str, reason: str) -> Move[None]:
         """End an incarnation. Its fence stays until the cycle's keys are deleted."""
-        yield from operations.fence(self.keys, incarnation, reason)
+        yield from moves.fence(self.keys, incarnation, reason)
         self.fences.append((self.readers[-1].cycle_id, incarnation))
 
     def note_answer(self, request: str) -> None:
@@ -78,20 +78,20 @@ class StoredCycles:
         its second successor opened, because a newcomer may have written there until then.
         """
         done = min(acted, published_before - 1)
-        yield from operations.delete_events(self.keys, self.deleted_events + 1, done, view.opened.channels)
+        yield from moves.delete_events(self.keys, self.deleted_events + 1, done, view.opened.channels)
         self.deleted_events = max(self.deleted_events, done)
         readers = self.readers
         while self._is_old(readers[0].cycle_id, view) and self.opened_by[readers[0].cycle_id + 1] <= acted:
             old = readers.pop(0)
             del self.opened_by[old.cycle_id]
-            yield from operations.delete_cycle(self.keys, old.cycle_id, old.shards)
+            yield from moves.delete_cycle(self.keys, old.cycle_id, old.shards)
 
     def delete_old(self) -> Move[None]:
         """Delete the fences of deleted cycles, and answers that no operator came for."""
         while self.fences and self.fences[0][0] < self.readers[0].cycle_id:
-            yield from operations.end_fence(self.keys, self.fences.pop(0)[1])
+            yield from moves.end_fence(self.keys, self.fences.pop(0)[1])
         while self.answers and self.answers[0][0] + ANSWER_RETENTION_S < self.clock():
-            yield from operations.delete_answer(self.keys, self.answers.popleft()[1])
+            yield from moves.delete_answer(self.keys, self.answers.popleft()[1])
 
     def _is_old(self, cycle_id: int, view: View) -> bool:
         return view.sealed is not None and cycle_id < view.cycle_id - 1

@@ -98,7 +98,7 @@ class StoreSocket:
                     return self._socket.sendall(_MULTI_SET + struct.pack("<Q", len(keys)) + b"".join(pairs))
 
     def wait_for(self, key: str) -> None:
-        """Block until the key exists, whatever its value."""
+        """Block until the key exists, with any value."""
         with self._translated_errors():
             self._wait([key])
 

@@ -22,7 +22,7 @@ from benchmarks.measure import OURS, Case, Sample, WrongResult
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from benchmarks.registry import BENCHMARKS
 from benchmarks.report import warnings_of
-from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.codec import Keys
 
 COUNT = 50
@@ -68,15 +68,15 @@ def test_time_should_grow_with_the_number_of_nodes_and_not_faster(ratios: list[f
 
 
 def test_a_reader_that_takes_everything_for_consistent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Credulous(operations.LogReader):
-        def take(self, values: Sequence[bytes]) -> operations.Reading:
+    class Credulous(moves.LogReader):
+        def take(self, values: Sequence[bytes]) -> moves.Reading:
             reading = super().take(values)
             self.is_consistent = True
             return reading
 
     honest = arriving.read_while_arriving(2_000)
     assert (honest.wrong, honest.partial > 10) == (0, True)
-    monkeypatch.setattr(operations, "LogReader", Credulous)
+    monkeypatch.setattr(moves, "LogReader", Credulous)
     assert arriving.read_while_arriving(2_000).wrong > 0
 
 

@@ -43,7 +43,7 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.errors import ConfigError, ProtocolBug
 from ft_rendezvous.protocol import codec
-from ft_rendezvous.protocol.operations import LogReader
+from ft_rendezvous.protocol.moves import LogReader
 from tests.core.build import arrival, incarnation
 
 CYCLE = 3

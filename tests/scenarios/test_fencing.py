@@ -8,7 +8,7 @@ import pytest
 
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.errors import Refused
-from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.ops import MultiGet, perform_move
 from ft_rendezvous.protocol.participant import Place
 from tests.scenarios.simulated_cluster import Cluster
@@ -107,7 +107,7 @@ def test_a_first_beat_that_comes_after_the_fence_is_cleaned_up() -> None:
     incarnation = late.participant.incarnation
     dead_beat = cluster.coordinator.keys.beat(incarnation)
     assert dead_beat not in store.data
-    perform_move(store, operations.beat(cluster.coordinator.keys, incarnation, 0, 1))
+    perform_move(store, moves.beat(cluster.coordinator.keys, incarnation, 0, 1))
     assert dead_beat in store.data
     late.kill()
     for _ in range(4):

@@ -10,7 +10,7 @@ from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Outcome, Request, RequestKind, VerdictKind
 from ft_rendezvous.core.node_step import WorkerExit
 from ft_rendezvous.errors import Refused
-from ft_rendezvous.protocol import codec, operations
+from ft_rendezvous.protocol import codec, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Get, perform_move
 from tests.scenarios.simulated_cluster import EPOCH, Cluster, Node
@@ -47,7 +47,7 @@ def ask(cluster: Cluster, kind: RequestKind, target: str = "", reason: str = "")
         target=target,
         reason=reason,
     )
-    perform_move(cluster.store, operations.write_record(Keys(EPOCH), cluster.coordinator.view.opened, request))
+    perform_move(cluster.store, moves.write_record(Keys(EPOCH), cluster.coordinator.view.opened, request))
     cluster.settle()
 
 

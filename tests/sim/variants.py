@@ -40,7 +40,7 @@ from ft_rendezvous.core.placement import place
 from ft_rendezvous.core.roster import Effect, Fence, FenceCause, Member, Roster
 from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.protocol import codec, coordinator, operations, participant
+from ft_rendezvous.protocol import codec, coordinator, moves, participant
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.membership import Membership
@@ -121,10 +121,10 @@ def opened_in_one_go() -> AbstractContextManager[Any]:
         logs = [keys.log(opened.cycle_id, shard) for shard in range(opened.shards)]
         names = [keys.arrived(opened.cycle_id), keys.withdrawn(opened.cycle_id), *logs]
         values = [b"0", b"0", *[b""] * len(logs)]
-        event_names, event_values = operations._publication(keys, [opened] * opened.channels, head)
+        event_names, event_values = moves._publication(keys, [opened] * opened.channels, head)
         yield MultiSet([*names, *event_names], [*values, *event_values])
 
-    return patch.object(operations, "publish_opened", publish_opened)
+    return patch.object(moves, "publish_opened", publish_opened)
 
 
 @_variant("cycle_ids_are_monotonic")
@@ -159,7 +159,7 @@ def head_read_before_arrival() -> AbstractContextManager[Any]:
         self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
         self.progress, self.has_lapsed, self.has_left = Progress(), False, False
         yield from self.beat()
-        head = (yield from operations.read_head()).view
+        head = (yield from moves.read_head()).view
         if head.closed is None:
             yield from self._arrive(head.opened)
         self.view = head
@@ -255,7 +255,7 @@ def lease_from_the_reply() -> AbstractContextManager[Any]:
         if not self.incarnation or self.has_left or pulse.is_fenced:
             return
         counter = pulse.next_counter(self.view.no if self.view is not None else 0)
-        found = yield from operations.beat(self.keys, self.incarnation, pulse.counter, counter)
+        found = yield from moves.beat(self.keys, self.incarnation, pulse.counter, counter)
         pulse.take_reply(counter, found, self.clock())
 
     return patch.object(Participant, "beat", beat)
@@ -679,10 +679,10 @@ def bell_deleted_after_the_look() -> Iterator[None]:
         hosts[:] = [self]
         original_init(self, *args)
 
-    def read(self: StoredCycles) -> Move[operations.Reading]:
+    def read(self: StoredCycles) -> Move[moves.Reading]:
         if hosts[0].is_due or self.disagrees_since is not None:
             return (yield from original(self))
-        return operations.Reading([], [])
+        return moves.Reading([], [])
 
     with patch.object(StoredCycles, "read", read), patch.object(_LateBell, "__init__", __init__):
         yield

@@ -20,7 +20,7 @@ import msgspec
 
 from ft_rendezvous.config.addresses import parse_endpoint
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
-from ft_rendezvous.protocol import operations
+from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Add, Check, Delete, Get, Set, perform_move
 from ft_rendezvous.state.model.events import StateTold, decode_line
@@ -128,7 +128,7 @@ class QueryClient:
         if found is not Found.STORE:
             raise ConfigError(f"no run at {endpoint}: {found}")
         self._store = StoreSocket(host, port, QUERY_TIMEOUT_S)
-        head = perform_move(self._store, operations.find_head())
+        head = perform_move(self._store, moves.find_head())
         if head is None:
             raise ConfigError(f"no run at {endpoint}: a TCPStore of another program is there")
         self._keys = Keys(head.epoch)

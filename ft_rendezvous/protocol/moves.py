@@ -1,8 +1,8 @@
 """Moves on the store: the protocol's reads and writes, each a short generator of operations.
 
-One writer per key family: nodes write counts, logs, their own beat, and the bell; the coordinator writes
-everything else. `set` and `append` are not acknowledged, so writes that depend on each other are made over
-one connection, in order. Decides nothing.
+One writer per key family: nodes write counts, logs, their own beat and the bell. The coordinator writes everything
+else. The store does not answer a `set` or an `append`, so writes that depend on each other go over one connection, in
+order. Decides nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ft_rendezvous.protocol.ops import (
 )
 
 REFUSED = "refused: "
-"""Prefix of a fence's reason that tells the node not to come back."""
+"""Prefix of a fence's reason: the node must not come back."""
 
 BATCH = 1024
 """Keys in one request: the server begins anew with a request whenever more of it comes in, so large ones cost it more
@@ -56,7 +56,7 @@ RELAPSE = 3
 
 
 def ring(keys: Keys) -> Move[None]:
-    """Wake the coordinator. Whatever it should see must have been written before, on this connection."""
+    """Wake the coordinator. All that it should see must have been written before, on this connection."""
     yield Set(keys.bell, b"1")
 
 
@@ -123,13 +123,13 @@ def read_head() -> Move[Head]:
 
 
 def read_event(keys: Keys, no: int, channel: int) -> Move[AnyEvent | None]:
-    """Block until the event is published; None if it was deleted under our hands."""
+    """Block until the event is published; None if it was deleted during the read."""
     data: bytes = yield Get(keys.event(no, channel))
     return codec.decode_event(data) if data else None
 
 
 def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:
-    """Why our beat was taken away; None if nobody says. Cleans up what a late beat brought back."""
+    """Why the coordinator took the beat away; None if there is no reason in the store. Deletes both."""
     if not (yield Check([keys.fence(incarnation)])):
         return None
     reason: bytes = yield Get(keys.fence(incarnation))
@@ -142,10 +142,10 @@ def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:
 
 
 def publish_opened(keys: Keys, opened: Opened, head: Head) -> Move[None]:
-    """Open a cycle. Its counts and logs exist before anybody can hear of it, so no read of them blocks.
+    """Open a cycle. Its counts and logs exist before any node can hear of it, so no read of them blocks.
 
-    They are an operation of their own: a large `multi_set` is not performed at once. The server sets what has come
-    so far and begins anew when more comes, which would reset a count that somebody has just used.
+    They are an operation of their own: a large `multi_set` is not performed at once. The server sets what has come so
+    far and begins anew when more comes, which would reset a count that a node has just used.
     """
     names = [keys.arrived(opened.cycle_id), keys.withdrawn(opened.cycle_id)]
     values = [b"0", b"0"]
@@ -184,7 +184,7 @@ def _publication(keys: Keys, copies: Sequence[AnyEvent], head: Head) -> tuple[li
 
 
 def publish_answer(keys: Keys, answer: Answer) -> Move[None]:
-    """Tell an operator what became of its request; it waits for this key, and deletes it."""
+    """Answer an operator's request. The operator waits for this key, and deletes it."""
     yield Set(keys.answer(answer.request), codec.encode(answer))
 
 
@@ -193,7 +193,7 @@ def delete_answer(keys: Keys, request: str) -> Move[None]:
 
 
 def fence(keys: Keys, incarnation: str, reason: str) -> Move[None]:
-    """End an incarnation. The reason lands first: whoever finds the beat gone may read it."""
+    """End an incarnation. The reason is written first: a node that finds its beat gone may read it."""
     yield Set(keys.fence(incarnation), reason.encode())
     yield Delete(keys.beat(incarnation))
 
@@ -273,7 +273,7 @@ class LogReader:
     """Numbers of the arrivals read: a node that lost its connection may write a record twice."""
     withdrawals_read: set[str] = field(default_factory=set)
     is_consistent: bool = True
-    """Whether the counts and the records of the last read told the same story."""
+    """Whether counts and records agreed in the last read."""
 
     def __post_init__(self) -> None:
         self.offsets = [0] * self.shards
