@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ class Stage:
 
 
 @contextmanager
-def staged(**changes: object) -> Iterator[Stage]:
+def staged(**changes: Any) -> Iterator[Stage]:
     with live_run(**{"beat_s": BEAT_S, **changes}) as run, Proxy(run.port) as proxy:
         yield Stage(run, proxy)
 
@@ -274,7 +275,7 @@ def test_a_store_that_is_silent_for_less_than_a_lease_costs_nothing() -> None:
 
 
 @contextmanager
-def serving_process(**changes: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def serving_process(**changes: Any) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A host in a process of its own, which can be stopped without stopping this one."""
     code = f"""
         from ft_rendezvous.host.serve import serve
@@ -295,7 +296,7 @@ def serving_process(**changes: object) -> Iterator[tuple[subprocess.Popen[str], 
 
 
 def test_a_host_that_is_stopped_for_longer_than_a_lease_stops_the_workers_and_loses_no_node() -> None:
-    changes: dict[str, object] = {"min_nodes": 1, "lease_s": LEASE_S, "beat_s": BEAT_S}
+    changes: dict[str, Any] = {"min_nodes": 1, "lease_s": LEASE_S, "beat_s": BEAT_S}
     with serving_process(**changes) as (process, port):
         node = NodeSettings(endpoint_host="127.0.0.1", endpoint_port=port, is_host=False)
         session = open_session(Settings(run=run_settings(**changes), node=node), NodeInfo(addr="127.0.0.1", pid=1))
