@@ -282,7 +282,7 @@ def serving_process(**changes: Any) -> Iterator[tuple[subprocess.Popen[str], int
         from tests.contract.live import run_settings
 
         host = serve(run_settings(**{changes!r}), 0, lambda entry: print(type(entry).__name__, flush=True))
-        print("port", host._served.port, flush=True)
+        print(f"port {{host._served.port}}\\n", end="", flush=True)
         host.wait()
     """
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)

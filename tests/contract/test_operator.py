@@ -12,6 +12,7 @@ from ft_rendezvous.core.model import RequestKind
 from ft_rendezvous.core.snapshot import Snapshot
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.node.operator import Operator
+from ft_rendezvous.protocol.ops import Check
 from tests.contract.live import live_run
 from tests.contract.strangers import free_port
 
@@ -26,9 +27,8 @@ def test_an_operator_is_answered_and_the_answer_is_taken_away() -> None:
         assert asked.is_granted
         assert "infra rank 1" in asked.text
         assert not operator.ask(RequestKind.RESTART).is_granted, "nobody could take the place of the node that drains"
-        store = run.host._served._store
-        assert store is not None
-        assert not [key for key in store.list_keys() if "/answer/" in key]
+        assert asked.request != ""
+        assert not run.host._served.perform(Check([run.host.coordinator.keys.answer(asked.request)]))
 
 
 def test_an_operator_learns_who_is_there_and_who_had_which_rank() -> None:
