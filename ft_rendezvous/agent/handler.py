@@ -24,15 +24,15 @@ from ft_rendezvous.agent import torch_events, torch_patches
 from ft_rendezvous.agent.agent_store import AgentStore
 from ft_rendezvous.agent.exit_command import run_exit_command
 from ft_rendezvous.agent.health import check_health
-from ft_rendezvous.agent.logging_setup import set_up_logging
 from ft_rendezvous.agent.signals import first_signal_held, signals_held
 from ft_rendezvous.agent.torch_parts import check_torch
 from ft_rendezvous.agent.worker_group import WorkerGroup
-from ft_rendezvous.config.load import load_settings, locate_node
+from ft_rendezvous.config.load import load_settings, locate_node, log_level
 from ft_rendezvous.config.settings import Settings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
+from ft_rendezvous.host.logs import set_up_logging
 from ft_rendezvous.host.staying import stay_while_needed
 from ft_rendezvous.node.session import Session, open_session
 from ft_rendezvous.protocol import codec
@@ -51,7 +51,7 @@ def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
     """
     check_torch()
     torch_patches.install(FtRendezvousHandler)
-    set_up_logging()
+    set_up_logging(log_level())
     if params.run_id == "none":
         log.warning("the run id is torchrun's default 'none': pass --rdzv-id, or nodes of different jobs may meet")
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import sys
 from pathlib import Path
 
 from ft_rendezvous.cli.exit_codes import CANCELLED, FAILED
@@ -52,10 +51,11 @@ def parse_serve(endpoint: str, run_id: str, nnodes: str, conf: str) -> Settings:
 def run_serve(settings: Settings, log_level: str) -> int:
     """Serve until the run is closed and all nodes have left. Returns the exit code of the verdict."""
     # Both import torch, which takes seconds. A bad setting is reported before.
+    from ft_rendezvous.host.logs import set_up_logging  # noqa: PLC0415
     from ft_rendezvous.host.serve import serve  # noqa: PLC0415
     from ft_rendezvous.store import net  # noqa: PLC0415
 
-    show_logs(log_level)
+    set_up_logging(log_level)
     endpoint, run_id = settings.node.endpoint, settings.run.run_id
     route = net.route_to(settings.node.endpoint_host, settings.node.endpoint_port)
     if route is None or not route[1]:
@@ -77,15 +77,6 @@ def run_serve(settings: Settings, log_level: str) -> int:
 
 def verdict_exit_code(verdict: Verdict | None) -> int:
     return FAILED if verdict is None else VERDICT_EXIT_CODES[verdict.kind]
-
-
-def show_logs(level: str) -> None:
-    """Log the run on stderr, in the same form as a node."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("[ft %(asctime)s %(levelname)s] %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(level)
-    log.propagate = False
 
 
 def _cannot_listen(port: int, error: OSError) -> ConfigError:
