@@ -131,6 +131,8 @@ class Stage:
         match entry:
             case journal.CycleOpened():
                 return f"opens cycle {entry.cycle_id}: {entry.why}"
+            case journal.CauseCorrected():
+                return f"corrects the cause of cycle {entry.cycle_id}: {entry.why}"
             case journal.CycleWaits():
                 return f"waits in cycle {entry.cycle_id}: {entry.reason}"
             case journal.CycleSealed():
