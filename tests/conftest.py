@@ -32,8 +32,6 @@ SLOW_TESTS = (
     *(f"tests/cli/test_{name}.py" for name in ("demo", "launcher", "serve", "status")),
     "tests/agent/",
     "tests/worker/test_example.py",
-    # Torch's own timeout of 30 s.
-    "tests/contract/test_torch.py::test_a_connection_that_is_reset_in_the_exit_barrier_costs_a_node_nothing",
     # Thousands of seeds.
     "tests/sim/test_sim.py",
     # Networks and resolvers that are slow on purpose; some need root.

@@ -312,15 +312,19 @@ class NodeLoop:
         while True:
             if self.is_over:
                 raise error
+            has_answered = False
             try:
                 head = yield Connect()
                 if head.epoch != self.participant.epoch:
                     break
+                has_answered = True
                 for op in self._unconfirmed:  # noqa: UP028 (a driver may send any reply)
                     yield op
                 break
             except StoreUnavailable as failed:
                 last = failed
+            if has_answered:
+                outage = Outage(since=self._clock())  # The store is there: this break begins a new outage.
             is_first = outage.tries == 0
             outage = outage.after(last.is_refused, self._clock())
             retry = decide_retry(outage, self._clock(), self.participant.lease_s, self._join_s)

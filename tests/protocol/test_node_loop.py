@@ -327,6 +327,21 @@ def test_a_break_while_writes_are_repeated_repeats_them_all(node: Driver) -> Non
     assert node.rest() == [Connect(), Append("log", b"a"), Append("log", b"b")]
 
 
+def test_a_store_that_answers_is_not_given_up_however_often_connections_break(node: Driver) -> None:
+    node.loop.post(append(b"a"))
+    node.rest()
+    lost_at = node.now
+    node.loop.lose_listener(LOST)
+    while node.now < lost_at + 2 * JOIN_S:
+        assert next(node.writer) == Connect()
+        assert node.writer.send(HEAD) == Append("log", b"a")
+        rest = node.fail()
+        assert isinstance(rest, Rest)
+        node.now += rest.seconds
+    assert node.rest() == [Connect(), Append("log", b"a")]
+    assert not node.loop.is_over
+
+
 def test_nothing_is_written_to_the_store_of_another_run(node: Driver) -> None:
     waiting = node.loop.run(append(b"a"))
     start(waiting)

@@ -644,11 +644,24 @@ class nobody_gives_up_on_a_live_store(Checker):
     """A node leaves for want of an answer only if the store died, and never over a value that it cannot read. No number
     of resets and no pause of the host, short of `join_timeout`, ends a node."""
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._uptimes: list[tuple[float, float]] = []
+
     def exits(self, node: SimNode, error: Exception | None) -> None:
         if isinstance(error, ProtocolBug):
             self.fail(f"{node.name} gave up: {error}")
-        if isinstance(error, StoreUnavailable) and self._world.server_died_at is None:
+        if isinstance(error, StoreUnavailable) and self._world.server_died_at is None and not self._was_silent():
             self.fail(f"{node.name} gave up: {error}")
+
+    def second_passes(self) -> None:
+        self._uptimes.append((self._now, self._world.server.uptime()))
+
+    def _was_silent(self) -> bool:
+        """Whether the store has answered for less than a second or two of the last `join_timeout`."""
+        since = self._now - self._settings.join_s
+        before = max((uptime for time, uptime in self._uptimes if time <= since), default=0.0)
+        return self._world.server.uptime() - before < 2.0
 
 
 class worker_stores_are_new(Checker):
@@ -673,7 +686,17 @@ class worker_stores_are_new(Checker):
 class resets_cost_nothing(Checker):
     """A node whose connections break, and that is healthy otherwise, connects again and keeps its incarnation."""
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._refused: set[str] = set()
+
+    def fenced(self, incarnation: str, reason: str) -> None:
+        if reason.startswith("refused"):
+            self._refused.add(incarnation)
+
     def begins_anew(self, node: SimNode) -> None:
+        if node.link is not None and node.link.participant.incarnation in self._refused:
+            return  # The fence may be deleted before a slow node reads it. It comes back, and is refused again.
         host, server, settings = self._world.host.process, self._world.server, self._settings
         # A node is called deaf after two leases, and learns of it with its next beat.
         since = self._now - 3 * settings.lease_s - 2 * settings.beat_s

@@ -304,6 +304,8 @@ class Server:
         self.is_dead = False
         self.is_silent = False
         """Its machine went with it: it does not even refuse a connection."""
+        self.paused_at = float("inf")
+        """Since when it was last paused."""
         self.up_s = 0.0
         """Time spent serving, up to `up_at`."""
         self._up_at = 0.0
@@ -323,6 +325,8 @@ class Server:
 
     def pause(self) -> None:
         self.up_s = self.uptime()
+        if not self.is_paused:
+            self.paused_at = self.kernel.now
         self.is_paused = True
 
     def resume(self) -> None:

@@ -38,6 +38,8 @@ class Eyes:
         self.census = Census(world)
         """Told before the checkers, which look things up in it."""
         self.checkers = [self.census, *(checker(world) for checker in checkers)]
+        self._counters: dict[str, bytes] = {}
+        """The last beat of each incarnation, by its key."""
         self.digest = 0
         """A checksum of every operation performed, with its time: equal digests are equal runs."""
         self._look: dict[type, Callable[[Any, Any, Process], None]] = {
@@ -74,7 +76,9 @@ class Eyes:
             look(op, reply, process)
 
     def _see_beat(self, op: CompareSet, reply: bytes, _: Process) -> None:
-        if reply == op.desired:
+        if reply == op.desired != self._counters.get(op.key):
+            # One that is performed twice is no second beat.
+            self._counters[op.key] = reply
             self._tell("beat", op.key.rsplit("/", 1)[1], int(reply))
 
     def _see_append(self, op: Append, _: Any, process: Process) -> None:
