@@ -65,9 +65,13 @@ class Settlement:
     """Number of cycles in a row that failed at their start with the same error, if it is too large; else 0."""
 
 
-def is_excused(why: AnyWhy, lost_count: int) -> bool:
-    """Whether no node is blamed for a world's failures: it lost nodes, or its end was requested."""
-    return lost_count > 0 or isinstance(why, RestartRequested | NodesDrain | WorldGrows)
+def is_excused(why: AnyWhy, lost_count: int, has_stalled: bool) -> bool:
+    """Whether no node is blamed for a world's failures: it lost nodes, its end was requested, or its store stalled.
+
+    When the store stalls for a lease, every node stops its workers by its own clock. The workers of a node whose lease
+    ends a moment later fail because of that.
+    """
+    return lost_count > 0 or has_stalled or isinstance(why, RestartRequested | NodesDrain | WorldGrows)
 
 
 def first_failure(notes: Sequence[FailureNote]) -> FailureNote | None:

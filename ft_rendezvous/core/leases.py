@@ -38,6 +38,8 @@ class LeaseTable:
     beat_s: float
     leases: dict[str, Lease] = field(default_factory=dict)
     looked_at: float | None = None
+    stall_s: float = 0.0
+    """How late the last reading came, if so late that nodes may have lost their leases by their own clocks; else 0."""
 
     def grant(self, incarnation: str, now: float) -> None:
         """Start a lease. No beat has been seen yet, so the counter is below every real value."""
@@ -52,7 +54,10 @@ class LeaseTable:
         If the observer itself was paused, it saw no beats, and the nodes are not at fault. So when this reading comes
         more than one beat later than planned, every lease starts again.
         """
-        was_paused = self.looked_at is not None and now - self.looked_at > planned_gap_s + self.beat_s
+        gap_s = 0.0 if self.looked_at is None else now - self.looked_at
+        was_paused = gap_s > planned_gap_s + self.beat_s
+        # The last beat before the pause may have been sent a whole beat earlier.
+        self.stall_s = gap_s if gap_s + self.beat_s >= self.lease_s else 0.0
         self.looked_at = now
         for incarnation, lease in self.leases.items():
             counter = counters.get(incarnation, lease.counter)

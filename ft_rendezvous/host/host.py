@@ -49,6 +49,8 @@ class Host:
     ) -> None:
         self._served = served
         self._settings = settings
+        self._stall_s = 0.0
+        """The last stall that the log has told of, until the coordinator looks in time again."""
         self._rung = threading.Event()
         self._done = threading.Event()
         self._verdict_path = verdict_path
@@ -114,6 +116,7 @@ class Host:
         try:
             while not self.coordinator.is_done and not self._done.is_set():
                 wake_at = perform_move(self._served, self.coordinator.tick())
+                self._warn_of_stall()
                 self._rung.wait(max(0.0, wake_at - time.monotonic()))
                 self._rung.clear()
         except Exception as error:  # The end of a thread: no error may leave the nodes waiting.
@@ -121,6 +124,14 @@ class Host:
             self._close_after(error)
         finally:
             self._done.set()
+
+    def _warn_of_stall(self) -> None:
+        """Say once that this process did nothing for so long that nodes have stopped their workers."""
+        stall_s, known_s = self.coordinator.membership.leases.stall_s, self._stall_s
+        self._stall_s = stall_s
+        if stall_s and stall_s != known_s:
+            text = "this process, which hosts the store, stood still for %.1f s: every lease begins anew, %s"
+            log.warning(text, stall_s, "and no node is blamed for workers that failed or had to stop")
 
     def _write_verdict(self, verdict: Verdict, cycle_id: int, first: FailureNote | None) -> None:
         """Write the file that the batch script reads. The run must end even if the disk is full or hangs."""

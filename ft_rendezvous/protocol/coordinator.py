@@ -186,8 +186,14 @@ class Coordinator:
     def _last_failure(self) -> FailureNote | None:
         """The first failure of the world that trains, or of the one that has just ended, unless a loss explains it."""
         last = self.membership.ledger.last
-        is_recent = last is not None and last.cycle_id >= self.cycle_id - 1
-        return last if is_recent and not is_excused(self.view.opened.why, self.roster.lost_count) else None
+        if last is None or last.cycle_id < self.cycle_id - 1 or self._is_excused(last.cycle_id):
+            return None
+        return last
+
+    def _is_excused(self, world_id: int) -> bool:
+        """Whether no node is blamed for failures of the world of a cycle."""
+        has_stalled = self.membership.stalled_in >= world_id
+        return is_excused(self.view.opened.why, self.roster.lost_count, has_stalled)
 
     def _turn(self, event: AnyEvent) -> Head:
         """Take the next event into the view; returns the head to publish with it."""
@@ -276,7 +282,7 @@ class Coordinator:
     def _settle(self, now: float) -> Move[bool]:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
         ledger, failures = self.membership.ledger, len(self.membership.ledger.notes)
-        excused = is_excused(self.view.opened.why, self.roster.lost_count)
+        excused = self._is_excused(self.cycle_id - 1)
         settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.rules, self.cycle_id - 1))
         if failures:
             first = ledger.last if settlement.is_charged else None

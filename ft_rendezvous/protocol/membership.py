@@ -72,6 +72,8 @@ class Membership:
     look_gap_s: float = field(init=False, default=0.0)
     looked_at: float = field(init=False, default=float("-inf"))
     """When the journal last heard that the coordinator looks."""
+    stalled_in: int = field(init=False, default=0)
+    """The last cycle in which the coordinator stood still for so long that nodes may have stopped their workers."""
     silent: set[str] = field(init=False, default_factory=set)
     """Nodes whose lease is half over."""
 
@@ -232,6 +234,8 @@ class Membership:
         counters = yield from moves.read_beats(self.keys, list(self.leases.leases))
         now = self.clock()
         self.leases.observe(counters, now, self.look_gap_s, published)
+        if self.leases.stall_s:
+            self.stalled_in = self.cycle_id
         for incarnation in self.leases.judge_leases(now):
             yield from self._drop(incarnation, FenceCause.LOST, f"no beat for {self.settings.lease_s:g} s")
         for incarnation in self.leases.judge_deaf(now):

@@ -158,8 +158,13 @@ class Participant:
         """Why workers must stop, if they must."""
         if self.view is not None and self.view.closed is not None:
             return f"the run is over: {self.view.closed.verdict}"
+        if self.pulse.is_fenced:
+            return "the coordinator has fenced this node, and gives its place away"
+        if self.has_lapsed:
+            return "this node missed an event of the run: its place may be given away"
         if self.view is None or not self.is_trusted() or self.doubted_in >= self.view.cycle_id:
-            return "this node lost its lease, or may have: its place may be given away"
+            cause = "the store was silent, or this node stood still"
+            return f"this node could not renew its lease for {self.lease_s:g} s: {cause}; its place may be given away"
         return str(self.view.opened.why)
 
     # --- taking part --------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class Found(StrEnum):
     STORE = "a TCPStore"
     NOTHING = "nothing listens there"
     NO_ANSWER = "no answer from that host or port"
-    SILENT = "something listens there and does not answer as a store does"
+    SILENT = "the port accepts connections, but no store answers"
     HUNG_UP = "something listens there and hangs up"
     STRANGER = "another program listens there"
     UNKNOWN_HOST = "the host name does not resolve"

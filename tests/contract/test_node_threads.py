@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -306,14 +307,34 @@ def test_a_store_that_dies_stops_the_workers_of_every_node() -> None:
             node.leave()
 
 
-def test_a_node_that_lost_its_lease_says_so() -> None:
+def _lapse(participant: Participant) -> None:
+    participant.has_lapsed = True
+
+
+def _expire(participant: Participant) -> None:
+    participant.pulse.alive_until = float("-inf")
+
+
+def _fence(participant: Participant) -> None:
+    participant.pulse.is_fenced = True
+
+
+@pytest.mark.parametrize(
+    ("lose", "why"),
+    [
+        (_lapse, "this node missed an event of the run"),
+        (_expire, "this node could not renew its lease for .* s: the store was silent, or this node stood still"),
+        (_fence, "the coordinator has fenced this node"),
+    ],
+)
+def test_a_node_that_lost_its_lease_says_so(lose: Callable[[Participant], None], why: str) -> None:
     participant = training_participant()
     link = link_to(Silent(), participant)
     assert not link.must_stop(1)
     with link._lock:
-        participant.has_lapsed = True
+        lose(participant)
     assert link.must_stop(1)
-    assert link.why_stop() == "this node lost its lease, or may have: its place may be given away"
+    assert re.match(why, link.why_stop())
     link.stop()
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
-import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +12,9 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.doctor.conftest import Srun, lines_of
+from tests.support.machines import HAS_NETWORKS, NO_NETWORKS, Machine, ip
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and: apt-get install iproute2"
-)
+pytestmark = pytest.mark.skipif(not HAS_NETWORKS, reason=NO_NETWORKS)
 
 SLOW_DNS = Path(__file__).parent / "slow_dns.py"
 PORT = 29400
@@ -27,37 +22,12 @@ QUICK = {"RES_OPTIONS": "timeout:2 attempts:1"}
 """A name server that says nothing costs two seconds instead of ten."""
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, timeout=20)
-
-
-class Machine:
-    """One namespace: an address on the wire, and a hosts file and a name server of its own."""
+class NamedMachine(Machine):
+    """A machine with a name server of its own."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
-        self.space = f"ftd{secrets.token_hex(3)}{number}"
-        self.wire = f"v{secrets.token_hex(4)}"
-        self.address = f"10.213.0.{number}"
-        self.etc = Path("/etc/netns") / self.space
+        super().__init__(number)
         self._server: subprocess.Popen[str] | None = None
-
-    @property
-    def enter(self) -> tuple[str, ...]:
-        return ("ip", "netns", "exec", self.space)
-
-    def set_up(self) -> None:
-        ip("netns", "add", self.space)
-        ip("-n", self.space, "link", "set", "lo", "up")
-        self.etc.mkdir(parents=True)
-        (self.etc / "resolv.conf").write_text("nameserver 127.0.0.1\n")
-        self.know()
-
-    def know(self, *lines: str) -> None:
-        """What its hosts file says, beside the names that every machine knows."""
-        usual = ["127.0.0.1 localhost", f"{self.address} {socket.gethostname()}"]
-        usual += ["10.213.0.1 n1", "10.213.0.2 n2"]
-        (self.etc / "hosts").write_text("\n".join([*usual, *lines, ""]))
 
     def serve_names(self, delay: str) -> None:
         self.stop_serving()
@@ -74,27 +44,28 @@ class Machine:
 
     def tear_down(self) -> None:
         self.stop_serving()
-        subprocess.run(["ip", "netns", "delete", self.space], check=False, timeout=20)
-        shutil.rmtree(self.etc, ignore_errors=True)
+        super().tear_down()
+
+
+Pair = tuple[NamedMachine, NamedMachine]
 
 
 @pytest.fixture
-def machines() -> Iterator[tuple[Machine, Machine]]:
-    first, second = Machine(1), Machine(2)
+def machines() -> Iterator[Pair]:
+    first, second = NamedMachine(1), NamedMachine(2)
     try:
         for machine in (first, second):
             machine.set_up()
         ip("link", "add", first.wire, "netns", first.space, "type", "veth", "peer", second.wire, "netns", second.space)
         for machine in (first, second):
-            ip("-n", machine.space, "address", "add", f"{machine.address}/24", "dev", machine.wire)
-            ip("-n", machine.space, "link", "set", machine.wire, "up")
+            machine.plug_in()
         yield first, second
     finally:
         first.tear_down()
         second.tear_down()
 
 
-def srun(shell: Shell, machines: tuple[Machine, Machine], *arguments: str) -> subprocess.CompletedProcess[str]:
+def srun(shell: Shell, machines: Pair, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The doctor on both; what its first task said. Both have exited with one code, and the second said nothing."""
     step = Srun(shell, 2, hosts="n[1-2]", prefixes={number: machine.enter for number, machine in enumerate(machines)})
     arguments = arguments or ("--endpoint", f"n1:{PORT}")
@@ -108,9 +79,7 @@ def statuses(done: subprocess.CompletedProcess[str], check: str) -> list[str]:
     return [line.split()[0] for line in lines_of(done, check)]
 
 
-def test_a_name_server_that_says_nothing_and_the_remedy_that_is_reported(
-    shell: Shell, machines: tuple[Machine, Machine]
-) -> None:
+def test_a_name_server_that_says_nothing_and_the_remedy_that_is_reported(shell: Shell, machines: Pair) -> None:
     for machine in machines:
         machine.serve_names("never")
     ill = srun(shell, machines)
@@ -133,7 +102,7 @@ def test_a_name_server_that_says_nothing_and_the_remedy_that_is_reported(
     assert statuses(mended, "store-start") == []
 
 
-def test_a_name_server_that_is_slow_is_warned_of(shell: Shell, machines: tuple[Machine, Machine]) -> None:
+def test_a_name_server_that_is_slow_is_warned_of(shell: Shell, machines: Pair) -> None:
     for machine in machines:
         machine.serve_names("0.2")
     done = srun(shell, machines)
@@ -141,7 +110,7 @@ def test_a_name_server_that_is_slow_is_warned_of(shell: Shell, machines: tuple[M
     assert (statuses(done, "client-dns"), statuses(done, "reverse-dns")) == (["warn"], ["warn"])
 
 
-def test_a_name_that_means_another_address_on_one_machine(shell: Shell, machines: tuple[Machine, Machine]) -> None:
+def test_a_name_that_means_another_address_on_one_machine(shell: Shell, machines: Pair) -> None:
     """No machine has 10.213.0.99; fd00::1 is an address of the first machine to which the second has no route."""
     first, second = machines
     for machine in machines:
@@ -160,7 +129,7 @@ def test_a_name_that_means_another_address_on_one_machine(shell: Shell, machines
     assert "fd00::1 does not work" in lines_of(half, "families")[0]
 
 
-def test_machines_that_each_take_themselves_for_the_endpoint(shell: Shell, machines: tuple[Machine, Machine]) -> None:
+def test_machines_that_each_take_themselves_for_the_endpoint(shell: Shell, machines: Pair) -> None:
     """Debian maps a machine's own name to 127.0.1.1; a copied hosts file gives that to every machine."""
     for machine in machines:
         machine.serve_names("0")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 import time
 
 import pytest
 
 from tests.integration.workers.train import EXIT_ON_PURPOSE
 from tests.support.torchrun_cluster import (
+    HERE,
     Cluster,
     Node,
     assert_quiet,
@@ -116,6 +118,25 @@ def test_standbys_leave_with_the_others(cluster: Cluster) -> None:
     assert [ranks_of(node, 1) for node in job.nodes] == [[0], [1], [], []]
     for node in (standby, host):
         assert node.lines("spare in cycle=1: waiting"), node.tail()
+
+
+RAISING = (sys.executable, str(HERE / "workers" / "raise_in_exit_barrier.py"))
+
+
+def test_a_node_whose_exit_barrier_raises_finishes_by_itself(cluster: Cluster) -> None:
+    last = cluster.path("last")
+    # Torch's agent logs the error of its barrier, forgets it, and would leave as the first node.
+    job = cluster.job("2:2", conf=PATIENT, worker=["--linger-until", last], env=TELL_ALL)
+    raising = job.start("n0", is_host=False, infra_rank=0, launcher=RAISING)
+    host = job.start("n1", is_host=True, infra_rank=1)
+    raising.wait_for("ft-test raises in the exit barrier")
+    raising.wait_for("finished in cycle=1: waiting for the other nodes")
+    assert host.workers()
+    last.touch()
+    job.assert_succeeds()
+    assert host.lines(f"{CLOSED}succeeded"), host.tail()
+    assert not host.lines("opened cycle=2"), host.tail()
+    assert gone_at(host, 0) >= host.logged_at(CLOSED)
 
 
 # --- failure ----------------------------------------------------------------------------------------

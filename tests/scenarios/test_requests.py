@@ -328,6 +328,22 @@ def test_a_lost_node_is_not_charged_though_its_peers_failed_of_it() -> None:
     assert cluster.coordinator.membership.ledger.charged == 0
 
 
+@pytest.mark.parametrize(("stall_s", "charged"), [(4.0, 0), (3.0, 0), (1.5, 1)])
+def test_no_node_is_charged_for_failures_when_the_host_stalled_for_a_lease(stall_s: float, charged: int) -> None:
+    """The leases of nodes end at different moments. The first node that stops its workers makes the others fail."""
+    cluster = run_of(2, 0, lease_s=4.0, beat_s=1.0)
+    cluster.advance(5.0)
+    cluster.clock.now += stall_s
+    fail(cluster.nodes["n1"], 9.0, "connection reset")
+    cluster.advance(1.0)
+    assert seats(cluster) == {"n0": 0, "n1": 1}
+    assert cluster.coordinator.cycle_id == 2
+    assert cluster.coordinator.membership.ledger.charged == charged
+    fail(cluster.nodes["n1"], 5.0)
+    cluster.advance(1.0)
+    assert cluster.coordinator.membership.ledger.charged == charged + 1, "the stall is over"
+
+
 def test_a_node_that_leaves_in_between_is_not_charged_either() -> None:
     cluster = run_of(2, 1, max_cycles=1)
     fail(cluster.nodes["n0"], 5.0, "connection reset")
