@@ -11,7 +11,7 @@ from typing import Any
 
 from ft_rendezvous.errors import ConfigError
 
-TESTED_TORCH = "2.8 to 2.13"
+TESTED_TORCH = "2.8 to 2.15"
 
 _ELASTIC = "torch.distributed.elastic"
 PARTS: dict[str, tuple[str, ...]] = {

@@ -113,7 +113,7 @@ class StoreDialer:
     def _check(self, head: Head | None) -> Head:
         run, endpoint = self._settings.run, self._settings.node.endpoint
         if head is None:
-            raise WrongStore(endpoint, "a TCPStore of another program is there, not an ft rendezvous")
+            raise WrongStore(endpoint, "a store is there, but no ft run has begun in it")
         if head.run_id != run.run_id:
             raise WrongStore(endpoint, f"the store there serves run {head.run_id!r}, not {run.run_id!r}")
         _check_settings(head, run)

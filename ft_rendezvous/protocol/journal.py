@@ -280,7 +280,7 @@ def log_entry(entry: Entry) -> None:
         case CycleOpened():
             log.info("opened cycle=%d because %s", entry.cycle_id, entry.why)
         case CauseCorrected():
-            log.info("corrected cycle=%d: it opened because %s", entry.cycle_id, entry.why)
+            log.info("corrected cycle=%d: it opened because of this: %s", entry.cycle_id, entry.why)
         case CycleWaits():
             log.info("waiting cycle=%d: %s", entry.cycle_id, entry.reason)
         case CycleSealed():

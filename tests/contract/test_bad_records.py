@@ -165,14 +165,14 @@ def test_the_store_of_a_c10d_rendezvous_is_a_mistake_that_is_told() -> None:
         with pytest.raises(ConfigError) as caught:
             run.node(1)
     served.stop()
-    assert "a TCPStore of another program is there, not an ft rendezvous" in str(caught.value)
+    assert "a store is there, but no ft run has begun in it" in str(caught.value)
     assert "choose another port in --rdzv-endpoint" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("answer", "fact"),
     [
-        pytest.param(say_nothing, "something listens there and does not answer", id="silent"),
+        pytest.param(say_nothing, "the port accepts connections, but no store answers", id="silent"),
         pytest.param(hang_up, "something listens there and hangs up", id="hangs up"),
         pytest.param("nothing", "nothing listens there", id="nothing"),
     ],

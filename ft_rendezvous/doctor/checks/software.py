@@ -11,8 +11,8 @@ from ft_rendezvous.doctor.findings import Examination, Finding, Status
 from ft_rendezvous.doctor.node_names import describe_nodes
 from ft_rendezvous.text import duration
 
-OLDEST, NEWEST = (2, 8), (2, 13)
-SUPPORTED = "2.8 to 2.13"
+OLDEST, NEWEST = (2, 8), (2, 15)
+SUPPORTED = "2.8 to 2.15"
 
 HANDLED = "#118891, #135712, #194710, #194871"
 """Faults of torch's agent that this package works around; `ftr docs doctor` says what each is."""
