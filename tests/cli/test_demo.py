@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
 
+from ft_rendezvous.cli.demo import command
+from ft_rendezvous.cli.demo.display import PlainDisplay
 from ft_rendezvous.cli.demo.promises import DemoStory, judge_demo, list_facts
 from ft_rendezvous.cli.demo.step_reports import StepReport
+from ft_rendezvous.launch.plan import Process
+from ft_rendezvous.launch.runner import start_process
 from tests.cli.conftest import Shell
 
 STEPS = 40
@@ -46,6 +53,29 @@ def test_a_demo_that_is_interrupted_leaves_nothing(shell: Shell) -> None:
     assert demo.returncode == 143
     assert "every process of the demo has been ended" in errors
     assert shell.left_after_a_moment() == []
+
+
+def test_a_process_is_ended_although_a_signal_interrupts_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_and_interrupt(process: Process) -> NoReturn:
+        started.append(start_process(process))
+        raise SystemExit(143)
+
+    monkeypatch.setattr(command, "start_process", start_and_interrupt)
+    options = command.DemoOptions(actives=1, spares=0, steps=STEPS, lease_s=3.0, kills=False, timeout_s=60.0)
+    demo = command.Demo(options, tmp_path, PlainDisplay())
+    try:
+        with pytest.raises(SystemExit):
+            demo.run()
+        assert demo.end_all() == []
+        assert started[0].wait(5.0) == -signal.SIGKILL
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.timeout(120)

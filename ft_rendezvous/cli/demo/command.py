@@ -133,20 +133,27 @@ class Demo:
 
     def end_all(self) -> list[int]:
         """End every process of the demo. Returns those that could not be ended: none, or it is a bug."""
-        for name, process in self._processes.items():
+        for name in self._names:
             end_carriers(self._mark(name))
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(EXIT_TIMEOUT_S)
+            if name in self._processes:
+                with suppress(subprocess.TimeoutExpired):
+                    self._processes[name].wait(EXIT_TIMEOUT_S)
         self._events.close()
         return self._find_all()
 
     # --- parts --------------------------------------------------------------------------------------
 
+    @property
+    def _names(self) -> list[str]:
+        """All processes of the plan. A signal may come between the start of a process and the note of it."""
+        planned = (self._plan.store, *self._plan.nodes)
+        return [process.log.stem for process in planned if process is not None and process.log is not None]
+
     def _mark(self, name: str) -> bytes:
         return f"{NODE_VARIABLE}={self._token}/{name}".encode()
 
     def _find_all(self) -> list[int]:
-        return [pid for name in self._processes for pid in find_carriers(self._mark(name))]
+        return [pid for name in self._names for pid in find_carriers(self._mark(name))]
 
     def _start(self, process: Process) -> None:
         assert process.log is not None
