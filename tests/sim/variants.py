@@ -316,9 +316,10 @@ def success_on_first_finish() -> AbstractContextManager[Any]:
     """The first node to finish speaks for all."""
     original = Roster._finish
 
-    def _finish(self: Roster, incarnation: str, member: Member) -> None:
-        original(self, incarnation, member)
+    def _finish(self: Roster, incarnation: str, member: Member) -> list[Effect]:
+        effects = original(self, incarnation, member)
         self.unfinished.clear()
+        return effects
 
     return patch.object(Roster, "_finish", _finish)
 

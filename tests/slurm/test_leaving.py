@@ -82,7 +82,7 @@ def test_a_cancelled_job_is_not_queued_again(submitter: Submitter, cluster: Slur
     assert run.job.wait_end() == "CANCELLED", run.explain()
     assert run.job.fact("Restarts") == "0"
     assert run.verdict["verdict"] == "cancelled"
-    assert "not queued again: the job was told to end" in run.job.text
+    assert "not queued again: a signal asked for the end of the job" in run.job.text
     cluster.assert_nothing_runs()
 
 
