@@ -147,7 +147,8 @@ class Thread:
         process, kernel = self.process, self.process.kernel
         if isinstance(request, Call):
             request.connection.call(self, ticket, request.op)
-            if request.timeout_s is not None:
+            # Where nothing goes wrong, no call takes long.
+            if request.timeout_s is not None and not request.connection.server.reads_in_one_step:
                 expires_at = kernel.now + request.timeout_s / process.rate
                 kernel.at(expires_at, process.deliver, request.connection.time_out, self, ticket)
             return
