@@ -7,6 +7,7 @@ order. Decides nothing.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -253,6 +254,9 @@ def delete_events(keys: Keys, first: int, last: int, channels: int) -> Move[None
             yield Delete(keys.event(no, channel))
 
 
+_SEQ = operator.attrgetter("seq")
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What is new in the logs, by one read of everything."""
@@ -294,8 +298,11 @@ class LogReader:
                 self.offsets[shard] = len(value)
                 reading.records.extend(records)
                 reading.bad.extend(bad)
-        self.arrivals_read.update(record.seq for record in reading.records if type(record) is Arrival)
-        self.withdrawals_read.update(record.incarnation for record in reading.records if type(record) is Withdrawal)
+        others = [record for record in reading.records if type(record) is not Arrival]
+        # Ten thousand arrivals may come in one read, most often with nothing between them.
+        arrivals = [record for record in reading.records if type(record) is Arrival] if others else reading.records
+        self.arrivals_read.update(map(_SEQ, arrivals))
+        self.withdrawals_read.update(record.incarnation for record in others if type(record) is Withdrawal)
         self.arrivals_counted = arrived
         self.is_consistent = (arrived, withdrawn) == (len(self.arrivals_read), len(self.withdrawals_read))
         return reading
