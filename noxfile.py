@@ -42,7 +42,7 @@ def tests(session: nox.Session) -> None:
 def fast(session: nox.Session) -> None:
     """Tests that need no root, no SLURM, no browser and no torchrun, in under two minutes on two cores."""
     _install(session, "test")
-    session.run("pytest", "-n", "2", "-m", "not slow", *session.posargs, env=QUICK_LOOKUPS)
+    session.run("pytest", "-n", "3", "-m", "not slow", *session.posargs, env=QUICK_LOOKUPS)
 
 
 @nox.session

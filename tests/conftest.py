@@ -32,6 +32,8 @@ SLOW_TESTS = (
     *(f"tests/cli/test_{name}.py" for name in ("demo", "launcher", "serve", "status")),
     "tests/agent/",
     "tests/worker/test_example.py",
+    # Connections that fall silent: these tests wait for leases.
+    "tests/contract/test_broken_connections.py",
     # Thousands of seeds.
     "tests/sim/test_sim.py",
     # Networks and resolvers that are slow on purpose; some need root.
