@@ -168,6 +168,9 @@ def _popen(command: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
     except FileNotFoundError as error:
         raise ConfigError(f"{command[0]!r} is not in PATH: activate the environment it is in") from error
+    except PermissionError as error:
+        # The file is not executable, or a directory of PATH cannot be read.
+        raise ConfigError(f"this user may not run {command[0]!r}: check the file's mode and PATH") from error
 
 
 def read_verdict(path: Path, run_id: str) -> VerdictReport | None:

@@ -168,13 +168,24 @@ def test_a_hosting_task_forgets_an_earlier_verdict_and_publishes_while_it_runs(t
     assert not published.exists()
 
 
-def test_a_program_that_is_not_there_ends_what_was_started(tmp_path: Path) -> None:
+def test_a_program_that_is_not_there_ends_what_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     plan = plan_of(tmp_path, "import signal; signal.pause()", "")
     missing = Process(name="node 1", command=("no-such-program",))
     broken = PlanRunner(Plan(run=plan.run, nodes=(plan.nodes[0], missing)))
     with pytest.raises(ConfigError, match="'no-such-program' is not in PATH"):
         broken.run()
     assert broken.nodes[0].returncode == -signal.SIGTERM
+
+
+def test_a_program_that_this_user_may_not_run_is_reported(tmp_path: Path) -> None:
+    program = tmp_path / "not-executable"
+    program.write_text("#!/bin/sh")
+    program.chmod(0o644)
+    plan = plan_of(tmp_path, "")
+    forbidden = Process(name="node 0", command=(str(program),))
+    with pytest.raises(ConfigError, match="this user may not run"):
+        PlanRunner(Plan(run=plan.run, nodes=(forbidden,))).run()
 
 
 def test_a_log_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
