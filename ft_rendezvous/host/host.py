@@ -50,7 +50,7 @@ class Host:
         self._served = served
         self._settings = settings
         self._stall_s = 0.0
-        """The last stall that the log has told of, until the coordinator looks in time again."""
+        """The last stall in the log. 0 once the coordinator looks in time again."""
         self._rung = threading.Event()
         self._done = threading.Event()
         self._verdict_path = verdict_path

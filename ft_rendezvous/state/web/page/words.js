@@ -41,7 +41,7 @@ export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${
 
 // --- statuses ------------------------------------------------------------------------------------
 
-// Every colour has a mark beside it, so that nothing is told by colour alone.
+// Every colour has a mark beside it: a reader who does not see colours misses nothing.
 export const RUN_MARKS = {
   INITIALIZING: "…", SCHEDULING: "…", RUNNING: "▶", RESTARTING: "↻", RESIZING: "↔", FINISHED: "✓", ERRORED: "✕", ABORTED: "■",
 };
