@@ -28,8 +28,10 @@ CLOSED = "closed verdict="
 
 NOTICE_S = 1.0
 """Within which a waiting node has left a run that was closed."""
-TEARDOWN_S = 5.0
-"""What the end of a Python process with torch in it may take on a loaded machine; it has left the run before."""
+TEARDOWN_S = 20.0
+"""What the end of a Python process with torch in it may take on a loaded machine; it has left the run before.
+
+Far less than a lease."""
 
 
 def wait_joined(host: Node, infra_rank: int, cycle: int = 1) -> None:
