@@ -107,7 +107,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.epoch)
-        self.stored = StoredCycles(self.keys, self.clock)
+        self.stored = StoredCycles(self.keys, self.clock, self.settings.lease_s)
         self.membership = Membership(
             self.settings, self.keys, self.stored, self.clock, self.journal, self.count_operations
         )

@@ -89,6 +89,7 @@ class Checker:
     def record(self, record: AnyRecord, process: Process) -> None: ...
     def appended(self, key: str, size_bytes: int) -> None: ...
     def deleted(self, key: str) -> None: ...
+    def log_emptied(self, key: str) -> None: ...
     def beat(self, incarnation: str, counter: int) -> None: ...
     def beats_read(self, incarnations: list[str]) -> None: ...
     def logs_read(self) -> None: ...
@@ -739,11 +740,12 @@ class keys_are_bounded(Checker):
 
 
 class nothing_said_is_lost(Checker):
-    """What was appended to a log stays there until the log is deleted as a whole."""
+    """What was appended to a log stays there until the coordinator has read it, or the log is deleted as a whole."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._sizes: dict[str, int] = {}
+        self._read: dict[str, int] = {}
 
     def appended(self, key: str, size_bytes: int) -> None:
         self._sizes[key] = self._sizes.get(key, 0) + size_bytes
@@ -751,11 +753,16 @@ class nothing_said_is_lost(Checker):
     def deleted(self, key: str) -> None:
         self._sizes.pop(key, None)
 
+    def log_emptied(self, key: str) -> None:
+        if self._sizes.pop(key, 0) > self._read.get(key, 0):
+            self.fail(f"{key} was emptied before all that was said in it was read")
+
     def logs_read(self) -> None:
         data = self._world.server.store.data
         for key, size_bytes in self._sizes.items():
             if len(data.get(key, b"")) < size_bytes:
                 self.fail(f"{key} has lost what was said in it")
+        self._read = dict(self._sizes)
 
 
 class nothing_throws(Checker):

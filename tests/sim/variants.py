@@ -37,6 +37,7 @@ from ft_rendezvous.core.next_cycle import Grow, Growth, MoveDecision, decide_mov
 from ft_rendezvous.core.next_cycle import World as SealedWorld
 from ft_rendezvous.core.node_step import Progress, TakeSeat, decide_step
 from ft_rendezvous.core.placement import place
+from ft_rendezvous.core.recent import RecentNames
 from ft_rendezvous.core.roster import Effect, Fence, FenceCause, Member, Roster
 from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
 from ft_rendezvous.errors import StoreUnavailable
@@ -183,7 +184,7 @@ def fence_without_incarnation() -> AbstractContextManager[Any]:
 
     def _remove(self: Roster, incarnation: str) -> None:
         original_remove(self, incarnation)
-        self.fenced.discard(incarnation)
+        self.fenced = RecentNames()
 
     return _all(patch.object(Participant, "__post_init__", __post_init__), patch.object(Roster, "_remove", _remove))
 
