@@ -243,9 +243,13 @@ class Roster:
         holder = self.members.get(self.by_infra_rank.get(arrival.node.infra_rank, ""))
         if holder is None:
             return []
-        old, newcomer = holder.arrival.node, arrival.node
-        # An older process that was paused may arrive late. Of one process, the later arrival counts.
-        is_older = (newcomer.born_us, (arrival.cycle_id, arrival.seq)) < (old.born_us, holder.came)
+        old, newcomer, came = holder.arrival.node, arrival.node, (arrival.cycle_id, arrival.seq)
+        if newcomer.boot_id == old.boot_id:
+            # An older process that was paused may arrive late. Of one process, the later arrival counts.
+            is_older = (newcomer.born_us, came) < (old.born_us, holder.came)
+        else:
+            # The machine was booted again, or another machine has the address: their clocks cannot be compared.
+            is_older = came < holder.came
         if newcomer.addr == old.addr and not is_older:
             reason = f"{node_name(newcomer)} is a newer start of {holder.name}"
             incarnation = holder.arrival.incarnation

@@ -68,6 +68,7 @@ nodes = st.builds(
     role=st.none() | texts,
     local_world_size=st.none() | small,
     born_us=small,
+    boot_id=texts,
 )
 records: st.SearchStrategy[AnyRecord] = st.one_of(
     st.builds(

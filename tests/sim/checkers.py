@@ -491,8 +491,8 @@ class fenced_nodes_stop(Checker):
 
 
 class no_live_node_is_dropped(Checker):
-    """A node that beats and hears does not lose its lease, a node that has a beat is not refused for having none,
-    and the newest start at an address is not replaced by an older one."""
+    """A node that beats and hears does not lose its lease, a node that has a beat is not refused for having none, and
+    the newest start at an address is neither replaced by an older one nor refused for its sake."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -544,6 +544,8 @@ class no_live_node_is_dropped(Checker):
             self.fail(f"{self._name(incarnation)} was refused for having no beat, and has one")
         elif "is a newer start of" in reason and not any(self._is_newer(name, incarnation) for name in self._came):
             self.fail(f"{self._name(incarnation)} was replaced by an older start")
+        elif "was started later" in reason and not any(self._is_newer(name, incarnation) for name in self._came):
+            self.fail(f"{self._name(incarnation)} was refused for an older start")
 
     def _behind_since(self, incarnation: str) -> float:
         """Since when the first event that a node was not seen to act upon has been out, and somebody has been looking.
@@ -562,7 +564,8 @@ class no_live_node_is_dropped(Checker):
         info, rival = self._world.node_of(one).info, self._world.node_of(other).info
         if (info.addr, info.infra_rank) != (rival.addr, rival.infra_rank):
             return False
-        return info.born_us > rival.born_us or (info.pid == rival.pid and self._came[one] > self._came[other])
+        # Pids count the starts of a simulation. An older process may come back when its successor is gone.
+        return info.pid > rival.pid or (info.pid == rival.pid and self._came[one] > self._came[other])
 
 
 class nobody_trains_after_moving_on(Checker):

@@ -274,12 +274,13 @@ class Faults:
             self._world.start_node(node.info)
 
     def restart(self) -> None:
-        """A node dies and is started again where it was."""
+        """A node dies and is started again where it was; every other time its machine has been booted again."""
         node = self._victim()
         if node is not None:
             self._kill(node)
             after_s = self._rng.choice((0.01, self._rng.uniform(0.1, 2 * self._lease_s)))
-            self._kernel.at(self._kernel.now + after_s, self._world.start_node, node.info)
+            is_rebooted = len(self._world.nodes) % 2 == 0
+            self._kernel.at(self._kernel.now + after_s, self._world.start_node, node.info, None, is_rebooted)
 
     def start_impostor(self) -> None:
         """Start an agent elsewhere with an infra rank that is taken."""

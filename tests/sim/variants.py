@@ -360,6 +360,21 @@ def drains_whoever_remains() -> AbstractContextManager[Any]:
     return patch.object(Coordinator, "_drain", _drain)
 
 
+@_variant("no_live_node_is_dropped", focus=("restart",))
+def one_clock_for_all_boots() -> AbstractContextManager[Any]:
+    """A machine that was booted again has a young clock, and its new process is taken for an older start."""
+    original = Roster._contest_infra_rank
+
+    def _contest_infra_rank(self: Roster, arrival: Arrival) -> list[Fence]:
+        node = msgspec.structs.replace(arrival.node, boot_id="")
+        for member in self.members.values():
+            same = msgspec.structs.replace(member.arrival.node, boot_id="")
+            member.arrival = msgspec.structs.replace(member.arrival, node=same)
+        return original(self, msgspec.structs.replace(arrival, node=node))
+
+    return patch.object(Roster, "_contest_infra_rank", _contest_infra_rank)
+
+
 # --- who is placed where ----------------------------------------------------------------------------
 
 
