@@ -286,6 +286,7 @@ class LogReader:
 
     cycle_id: int
     shards: int
+    long_log_bytes: int = LONG_LOG_BYTES
     offsets: list[int] = field(default_factory=list)
     long_logs: dict[int, bytes] = field(default_factory=dict)
     """Logs that are long enough to be emptied, by shard, as they were last read."""
@@ -312,7 +313,7 @@ class LogReader:
         self.long_logs.clear()
         for shard, value in enumerate(values[2:]):
             offset = self.offsets[shard]
-            if LONG_LOG_BYTES <= len(value) <= MOST_COMPARED_BYTES:
+            if self.long_log_bytes <= len(value) <= MOST_COMPARED_BYTES:
                 self.long_logs[shard] = value
             if len(value) > offset:
                 new = value[offset:] if offset else value

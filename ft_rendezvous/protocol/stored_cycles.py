@@ -18,8 +18,8 @@ ANSWER_RETENTION_S = 60.0
 """How long an answer waits to be read."""
 
 FENCE_RETENTION_LEASES = 10
-"""How long a fence waits to be read. A node that finds neither its beat nor its fence begins a new incarnation. The
-coordinator refuses that one too, if there is still a reason to."""
+"""How long a fence waits to be read, in leases. A node that finds neither its beat nor its fence begins a new
+incarnation. The coordinator refuses that one too, if there is still a reason to."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,10 @@ class StoredCycles:
 
     keys: Keys
     clock: Clock
-    lease_s: float
+    fence_retention_s: float
+    """How long a fence waits to be read."""
+    long_log_bytes: int = moves.LONG_LOG_BYTES
+    """A log of this size is emptied when it has been read."""
     readers: list[moves.LogReader] = field(init=False, default_factory=list)
     """Readers of the current cycle's log, and of those before it that are not deleted."""
     disagrees_since: float | None = field(init=False, default=None)
@@ -48,7 +51,7 @@ class StoredCycles:
 
     def begin_cycle(self, opened: Opened) -> None:
         """Read another log from now on. The one before it is still read: a node may be late."""
-        self.readers.append(moves.LogReader(opened.cycle_id, opened.shards))
+        self.readers.append(moves.LogReader(opened.cycle_id, opened.shards, self.long_log_bytes))
         self.opened_by[opened.cycle_id] = opened.no
         self.disagrees_since = None
 
@@ -99,7 +102,7 @@ class StoredCycles:
         for reader in self.readers:
             yield from moves.empty_logs(self.keys, reader)
         now = self.clock()
-        while self.fences and self.fences[0][0] + FENCE_RETENTION_LEASES * self.lease_s < now:
+        while self.fences and self.fences[0][0] + self.fence_retention_s < now:
             yield from moves.end_fence(self.keys, self.fences.popleft()[1])
         while self.answers and self.answers[0][0] + ANSWER_RETENTION_S < now:
             yield from moves.delete_answer(self.keys, self.answers.popleft()[1])

@@ -70,7 +70,6 @@ class Bench:
 @pytest.fixture(params=["simulated", "tcp"])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(recent, "MOST_REMEMBERED", 50)
-    monkeypatch.setattr(moves, "LONG_LOG_BYTES", LONG_LOG_BYTES)
     if request.param == "simulated":
         store = SimStore()
         yield begin(store, None, lambda: sizes_of(store))
@@ -89,6 +88,7 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 def begin(store: Store, store_for: Callable[[str], Store] | None, measure: Callable[[], dict[str, int]]) -> Bench:
     metered = MeteredStore(store)
     bench = Bench(Cluster(SETTINGS, metered, store_for=store_for), metered, measure)
+    bench.cluster.coordinator.stored.readers[0].long_log_bytes = LONG_LOG_BYTES
     joined(bench.cluster, 3)
     assert bench.cluster.coordinator.view.sealed is not None
     return bench

@@ -301,18 +301,17 @@ def test_a_log_read_in_pieces_gives_every_record_once(
 ) -> None:
     """Appends are atomic, so a reader sees whole appends; how many at a time is chance. So is whether a node appends
     between the read and the moment at which the log is emptied."""
-    reader, store, keys = LogReader(CYCLE, shards=1), SimStore(), codec.Keys("e")
+    reader, store, keys = LogReader(CYCLE, shards=1, long_log_bytes=100), SimStore(), codec.Keys("e")
     names = reader.key_names(keys)
     store.perform(MultiSet(names, [str(ARRIVED).encode(), b"0", b""]))
     got: list[AnyRecord] = []
-    with patch.object(moves, "LONG_LOG_BYTES", 100):
-        for _, blob in said:
-            if data.draw(st.booleans()):
-                got.extend(reader.take(store.perform(MultiGet(names))).records)
-            store.perform(Append(names[2], blob))
-            if data.draw(st.booleans()):
-                perform_move(store, moves.empty_logs(keys, reader))
-        got.extend(reader.take(store.perform(MultiGet(names))).records)
+    for _, blob in said:
+        if data.draw(st.booleans()):
+            got.extend(reader.take(store.perform(MultiGet(names))).records)
+        store.perform(Append(names[2], blob))
+        if data.draw(st.booleans()):
+            perform_move(store, moves.empty_logs(keys, reader))
+    got.extend(reader.take(store.perform(MultiGet(names))).records)
     assert got == [record for record, _ in said if record is not None]
 
 

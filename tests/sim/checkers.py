@@ -859,6 +859,8 @@ class converges(Checker):
             self.fail(f"nothing stands in the way of success, but the verdict is {self._verdict}")
 
 
+from tests.sim.bounded import one_long_cycle_is_bounded  # noqa: E402 - it needs the class above.
+
 ALL: tuple[type[Checker], ...] = (
     one_placement_per_cycle,
     ranks_are_exact,
@@ -879,6 +881,7 @@ ALL: tuple[type[Checker], ...] = (
     resets_cost_nothing,
     worker_stores_are_new,
     keys_are_bounded,
+    one_long_cycle_is_bounded,
     nothing_said_is_lost,
     nothing_throws,
     converges,

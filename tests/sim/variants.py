@@ -46,7 +46,7 @@ from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.membership import Membership
 from ft_rendezvous.protocol.node_loop import NodeLoop
-from ft_rendezvous.protocol.ops import CHANGED, Check, Delete, Get, Move, MultiSet
+from ft_rendezvous.protocol.ops import CHANGED, Check, CompareSet, Delete, Get, Move, MultiSet
 from ft_rendezvous.protocol.ops import Routine as NodeRoutine
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.protocol.stored_cycles import StoredCycles
@@ -373,6 +373,54 @@ def one_clock_for_all_boots() -> AbstractContextManager[Any]:
         return original(self, msgspec.structs.replace(arrival, node=node))
 
     return patch.object(Roster, "_contest_infra_rank", _contest_infra_rank)
+
+
+# --- one long cycle ---------------------------------------------------------------------------------
+
+
+@_variant("one_long_cycle_is_bounded")
+def logs_are_never_emptied() -> AbstractContextManager[Any]:
+    """What was read stays until the cycle is over, which may be never."""
+
+    def empty_logs(keys: Keys, reader: moves.LogReader) -> Move[None]:
+        yield from ()
+
+    return patch.object(moves, "empty_logs", empty_logs)
+
+
+@_variant("nothing_said_is_lost")
+def logs_emptied_as_they_are_now() -> AbstractContextManager[Any]:
+    """A log is emptied of what is in it, and not of what was read: a record that has just come is lost."""
+
+    def empty_logs(keys: Keys, reader: moves.LogReader) -> Move[None]:
+        for shard in reader.long_logs:
+            key = keys.log(reader.cycle_id, shard)
+            yield CompareSet(key, (yield Get(key)), b"")
+            reader.offsets[shard] = 0
+
+    return patch.object(moves, "empty_logs", empty_logs)
+
+
+@_variant("one_long_cycle_is_bounded", focus=("crash", "start_impostor"))
+def fences_wait_for_ever() -> AbstractContextManager[Any]:
+    """A fence whose node has died is not deleted."""
+
+    def end_fence(keys: Keys, incarnation: str) -> Move[None]:
+        yield from moves.end_beat(keys, incarnation)
+
+    return patch.object(moves, "end_fence", end_fence)
+
+
+@_variant("one_long_cycle_is_bounded", focus=("start_impostor",))
+def refused_starts_are_remembered() -> AbstractContextManager[Any]:
+    """Nothing is forgotten."""
+
+    def add(self: RecentNames, name: str) -> bool:
+        is_new = name not in self._names
+        self._names.add(name)
+        return is_new
+
+    return patch.object(RecentNames, "add", add)
 
 
 # --- who is placed where ----------------------------------------------------------------------------

@@ -104,8 +104,16 @@ class World:
         coordinator = Coordinator(self.settings, self.epoch, process.clock, self._note)
         # A small run has one channel; most of ours have several, so that something can go wrong between them.
         coordinator.channels = max(coordinator.channels, 1 + self.seed % 3)
+        self._hurry(coordinator)
         self.host = host_class(process, self.server, coordinator, self.settings)
         self.host.on_failure = lambda error: self.eyes.thread_dies(process, "coordinator", error)
+
+    def _hurry(self, coordinator: Coordinator) -> None:
+        """A simulated run is short: let what is deleted or forgotten after long be so after a while, or soon."""
+        stored, names = coordinator.stored, coordinator.roster.refused
+        stored.long_log_bytes = (1, 300, stored.long_log_bytes)[self.seed % 3]
+        stored.fence_retention_s = (0.5, 3.0)[self.seed % 2] * self.settings.lease_s
+        names.most = 2
 
     def start_node(self, info: NodeInfo, addr: str | None = None, is_rebooted: bool = False) -> SimNode:
         """Start an agent. Every start has a pid of its own. The clock of a machine begins anew with every boot."""
