@@ -1,7 +1,7 @@
 """`failing`: all workers of a world fail at once, as when a collective breaks, and every node says so. No store.
 
 The coordinator reads the reports, notes each, journals and logs it, opens the next cycle, and settles which node failed
-first. "Reading alone" decodes the same reports and does nothing with them: it is the lower limit. Times are CPU time, so
+first. "Reading alone" decodes the same reports and does nothing with them: it is the lower limit. Times are CPU time:
 other work on the machine does not count.
 """
 
