@@ -14,12 +14,13 @@ from benchmarks.measure import require
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.lifecycle import Phase
+from ft_rendezvous.core.model import AnyRecord, Arrival
 from ft_rendezvous.host.host import began
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.journal import Entry
-from ft_rendezvous.protocol.ops import Check, Delete, Get, MultiGet, MultiSet, Op, Set, perform_move
+from ft_rendezvous.protocol.ops import Check, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set, perform_move
 from ft_rendezvous.state.record.recorder import Recorder
 
 
@@ -45,6 +46,10 @@ class Shelf:
                 self.values.update(zip(keys, values, strict=True))
             case Delete(key):
                 self.values.pop(key, None)
+            case CompareSet(key, expected, desired):
+                if self.values[key] == expected:
+                    self.values[key] = desired
+                return self.values[key]
             case _:
                 raise AssertionError(f"a coordinator does not {type(op).__name__}")
         return None
@@ -72,7 +77,7 @@ def time_coordinator(count: int) -> Coordinated:
     entries: list[Entry] = [began(settings, EPOCH)]
     coordinator = Coordinator(settings, EPOCH, lambda: now[0], entries.append)
     perform_move(shelf, coordinator.start())
-    log_bytes = _arrive(shelf, keys, count)
+    log_bytes = arrive(shelf, keys, make_arrivals(count))
     shelf.asked.clear()
     gc.collect()
     formed_s = cpu_of(lambda: perform_move(shelf, coordinator.tick()))
@@ -103,14 +108,21 @@ def _record(entries: Sequence[Entry]) -> float:
     return time.process_time() - started
 
 
-def _arrive(shelf: Shelf, keys: Keys, count: int) -> int:
-    """Let all nodes arrive. Returns the bytes they wrote."""
-    shards = codec.shard_count(count)
-    logs: list[list[bytes]] = [[] for _ in range(shards)]
-    for arrival in make_arrivals(count):
-        logs[codec.spread(arrival.incarnation, shards)].append(codec.encode_record(arrival))
+def arrive(shelf: Shelf, keys: Keys, arrivals: Sequence[Arrival]) -> int:
+    """Let these nodes arrive. Returns the bytes they wrote."""
+    for arrival in arrivals:
         shelf.values[keys.beat(arrival.incarnation)] = b"1"
-    for shard, records in enumerate(logs):
-        shelf.values[keys.log(CYCLE_ID, shard)] = b"".join(records)
-    shelf.values[keys.arrived(CYCLE_ID)] = str(count).encode()
-    return sum(len(record) for records in logs for record in records)
+    shelf.values[keys.arrived(CYCLE_ID)] = str(len(arrivals)).encode()
+    return write_logs(shelf, keys, arrivals)
+
+
+def write_logs(shelf: Shelf, keys: Keys, records: Sequence[AnyRecord]) -> int:
+    """Append these records to the logs. Returns their bytes."""
+    shards = codec.shard_count(len(records))
+    logs: list[list[bytes]] = [[] for _ in range(shards)]
+    for record in records:
+        logs[codec.spread(record.incarnation, shards)].append(codec.encode_record(record))
+    for shard, lines in enumerate(logs):
+        key = keys.log(CYCLE_ID, shard)
+        shelf.values[key] = b"".join([shelf.values.get(key, b""), *lines])
+    return sum(len(line) for lines in logs for line in lines)

@@ -25,6 +25,7 @@ def make_arrivals(count: int) -> list[Arrival]:
                 role="default",
                 local_world_size=8,
                 born_us=BORN_US + index * 1_024,
+                boot_id=f"{index * 2_654_435_761 % (1 << 32):08x}",
             ),
             bootstrap_port=30_000 + index % 20_000,
         )

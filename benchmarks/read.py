@@ -170,7 +170,7 @@ def _reread(store: TCPStore, count: int) -> Sample:
     def sample() -> float:
         seconds, again = timed(lambda: _read(store, reader))
         require(not again.records and not again.bad, "the re-read found something that was not written")
-        require(reader.is_consistent and len(reader.arrivals_read) == count, "the re-read lost track")
+        require(reader.is_consistent and reader.arrivals_counted == count, "the re-read lost track")
         return seconds
 
     return sample

@@ -63,6 +63,8 @@ TARGETS = (
 )
 
 LIMITS = (
+    Limit("failing", "10,000 nodes, with infra ranks", 1.0),
+    Limit("failing", "10,000 nodes, without infra ranks", 1.0),
     Limit("placement", "10,000 nodes, sticky after a loss", 0.03),
     Limit("placement", "100,000 nodes, sticky after a loss", 0.5),
     Limit("state", "10,000 nodes, /runs", 0.1),

@@ -24,6 +24,7 @@ from ft_rendezvous.agent import torch_events, torch_patches
 from ft_rendezvous.agent.agent_store import AgentStore
 from ft_rendezvous.agent.exit_command import run_exit_command
 from ft_rendezvous.agent.health import check_health
+from ft_rendezvous.agent.processes import read_boot_id
 from ft_rendezvous.agent.signals import first_signal_held, signals_held
 from ft_rendezvous.agent.torch_parts import check_torch
 from ft_rendezvous.agent.worker_group import WorkerGroup
@@ -265,6 +266,7 @@ class FtRendezvousHandler(RendezvousHandler):
             role=self._role,
             local_world_size=self._local_world_size,
             born_us=self._born_us,
+            boot_id=read_boot_id(),
         )
 
     def _begin(self, place: Place) -> RendezvousInfo:

@@ -1,4 +1,4 @@
-"""What the system knows about a process: a descriptor for it alone, how it ended, which signals it catches.
+"""What the system knows about a process: a descriptor for it alone, how it ended, which signals it catches, its boot.
 
 A process can end at any moment, so only `open_pidfd` raises for a process that is gone.
 """
@@ -39,6 +39,15 @@ def child_exit_code(pidfd: int) -> int | None:
         return None
     assert end is not None, "only a wait with WNOHANG returns None"
     return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+
+
+def read_boot_id() -> str:
+    """Names this boot of this machine, in eight characters; empty where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot_id:
+            return boot_id.read(8)
+    except OSError:
+        return ""
 
 
 def catches(pid: int, signum: int) -> bool:

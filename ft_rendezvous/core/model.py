@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-STORE_FORMAT: Final = 3
+STORE_FORMAT: Final = 4
 """Version of all data in the store. A record of another version is refused."""
 
 GROUP = "0"
@@ -65,7 +65,9 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     role: str | None = None
     local_world_size: int | None = None
     born_us: int = 0
-    """When this process started, on its machine's clock. Of two starts at one address, the larger is the newer."""
+    """When this process started, on its machine's clock, which begins anew with every boot."""
+    boot_id: str = ""
+    """Names one boot of one machine. Only starts of the same boot can be compared by `born_us`."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -74,7 +76,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_
     Records are arrays without field names: that halves the bytes, and the coordinator reads all of them.
     """
 
-    v: Literal[3] = STORE_FORMAT
+    v: Literal[4] = STORE_FORMAT
     cycle_id: int
     incarnation: Incarnation
 

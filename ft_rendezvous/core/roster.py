@@ -35,6 +35,7 @@ from ft_rendezvous.core.model import (
     node_key,
     node_name,
 )
+from ft_rendezvous.core.recent import RecentNames
 
 
 @dataclass(slots=True)
@@ -153,13 +154,23 @@ class Roster:
     troubles: list[AnyWhy] = field(default_factory=list)
     """What happened to the sealed world, in the order of reading. Each is a reason to open the next cycle."""
     by_infra_rank: dict[int, str] = field(default_factory=dict)
-    fenced: set[str] = field(default_factory=set)
+    # Nodes that are over are forgotten after many others. That is safe: an incarnation that is over has no beat, and
+    # does not begin to beat again. If it arrives once more, it is refused for that. Nothing else that a refused node
+    # writes has an effect. A node that was in the run may write a request, which must not be taken for an operator's:
+    # so refused starts, however many, do not make the coordinator forget it.
+    fenced: RecentNames = field(default_factory=RecentNames)
+    """Incarnations that were in the run and are over."""
+    refused: RecentNames = field(default_factory=RecentNames)
+    """Incarnations that were not admitted."""
     _ranks: dict[str, int] = field(default_factory=dict)
     _at_address: Counter[str] = field(default_factory=Counter)
     """Number of live nodes at each address."""
 
     def is_known(self, incarnation: str) -> bool:
-        return incarnation in self.members or incarnation in self.fenced
+        return incarnation in self.members or self._is_over(incarnation)
+
+    def _is_over(self, incarnation: str) -> bool:
+        return incarnation in self.fenced or incarnation in self.refused
 
     # --- records of nodes -----------------------------------------------------------------------------
 
@@ -171,7 +182,7 @@ class Roster:
         """
         if isinstance(record, Withdrawal):
             return self._withdraw(record)
-        if record.incarnation in self.fenced:
+        if self._is_over(record.incarnation):
             return []
         if isinstance(record, Arrival):
             return [*self._take_arrival(record, is_open and record.cycle_id == cycle_id)]
@@ -232,9 +243,13 @@ class Roster:
         holder = self.members.get(self.by_infra_rank.get(arrival.node.infra_rank, ""))
         if holder is None:
             return []
-        old, newcomer = holder.arrival.node, arrival.node
-        # An older process that was paused may arrive late. Of one process, the later arrival counts.
-        is_older = (newcomer.born_us, (arrival.cycle_id, arrival.seq)) < (old.born_us, holder.came)
+        old, newcomer, came = holder.arrival.node, arrival.node, (arrival.cycle_id, arrival.seq)
+        if newcomer.boot_id == old.boot_id:
+            # An older process that was paused may arrive late. Of one process, the later arrival counts.
+            is_older = (newcomer.born_us, came) < (old.born_us, holder.came)
+        else:
+            # The machine was booted again, or another machine has the address: their clocks cannot be compared.
+            is_older = came < holder.came
         if newcomer.addr == old.addr and not is_older:
             reason = f"{node_name(newcomer)} is a newer start of {holder.name}"
             incarnation = holder.arrival.incarnation
@@ -292,7 +307,7 @@ class Roster:
 
     def refuse(self, incarnation: str) -> None:
         """A new node is not admitted. Nothing it says counts."""
-        self.fenced.add(incarnation)
+        self.refused.add(incarnation)
 
     def _failure_of(self, failure: Failure, member: Member) -> FailureNote | None:
         """A failure in the last world, for the ledger. None if the node is not in that world."""

@@ -57,7 +57,7 @@ from ft_rendezvous.protocol import codec, journal, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.membership import Asked, Membership
 from ft_rendezvous.protocol.ops import Clock, Move
-from ft_rendezvous.protocol.stored_cycles import StoredCycles
+from ft_rendezvous.protocol.stored_cycles import FENCE_RETENTION_LEASES, StoredCycles
 
 RETRY_DELAY_S = 0.002
 """The pause before the first re-read when counts and records disagree. It doubles up to a beat."""
@@ -107,7 +107,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.epoch)
-        self.stored = StoredCycles(self.keys, self.clock)
+        self.stored = StoredCycles(self.keys, self.clock, FENCE_RETENTION_LEASES * self.settings.lease_s)
         self.membership = Membership(
             self.settings, self.keys, self.stored, self.clock, self.journal, self.count_operations
         )

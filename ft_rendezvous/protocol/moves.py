@@ -8,11 +8,12 @@ order. Decides nothing.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from ft_rendezvous.core import recent
 from ft_rendezvous.core.model import (
     Answer,
     AnyEvent,
@@ -26,6 +27,7 @@ from ft_rendezvous.core.model import (
     Seat,
     Withdrawal,
 )
+from ft_rendezvous.core.recent import RecentNames
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.codec import BadRecord, Keys
 from ft_rendezvous.protocol.ops import (
@@ -52,6 +54,15 @@ than several small ones."""
 
 RELAPSE = 3
 """Cycles whose keys are deleted again: a late append by a fenced node brings a deleted log back."""
+
+LONG_LOG_BYTES = 8 * 1024
+"""A log of this size is emptied when it has been read. Most cycles of up to a thousand nodes have no such log."""
+
+MOST_COMPARED_BYTES = 4 << 20
+"""A log of more than this size is not emptied: the server hangs up on a value of 8 MiB."""
+
+NO_FENCE = b"-"
+"""What the read of a fence returns if there is none. No reason of a fence is so short."""
 
 # --- by nodes ---------------------------------------------------------------------------------------
 
@@ -130,10 +141,14 @@ def read_event(keys: Keys, no: int, channel: int) -> Move[AnyEvent | None]:
 
 
 def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:
-    """Why the coordinator took the beat away; None if there is no reason in the store. Deletes both."""
-    if not (yield Check([keys.fence(incarnation)])):
+    """Why the coordinator took the beat away; None if there is no reason in the store. Deletes both.
+
+    The coordinator deletes an old fence at any time, and a `Get` of a deleted key would block for ever. A compare and
+    set does not block. This one returns the value of a key that exists, and changes nothing.
+    """
+    reason: bytes = yield CompareSet(keys.fence(incarnation), NO_FENCE, NO_FENCE)
+    if reason == NO_FENCE:
         return None
-    reason: bytes = yield Get(keys.fence(incarnation))
     yield Delete(keys.fence(incarnation))
     yield Delete(keys.beat(incarnation))
     return reason.decode()
@@ -267,15 +282,20 @@ class Reading:
 
 @dataclass(slots=True)
 class LogReader:
-    """Reads one cycle's log as it grows; decodes only what is new."""
+    """Reads one cycle's log as it grows; decodes only what is new. Keeps nothing for each record that it has read."""
 
     cycle_id: int
     shards: int
+    long_log_bytes: int = LONG_LOG_BYTES
     offsets: list[int] = field(default_factory=list)
+    long_logs: dict[int, bytes] = field(default_factory=dict)
+    """Logs that are long enough to be emptied, by shard, as they were last read."""
     arrivals_counted: int = 0
-    arrivals_read: set[int] = field(default_factory=set)
-    """Numbers of the arrivals read: a node that lost its connection may write a record twice."""
-    withdrawals_read: set[str] = field(default_factory=set)
+    arrivals_missing: set[int] = field(default_factory=set)
+    """Numbers that were given to arrivals which have not been read."""
+    withdrawals_read: int = 0
+    withdrawn: RecentNames = field(default_factory=RecentNames)
+    """Incarnations that withdrew: a node that lost its connection may write a record twice."""
     is_consistent: bool = True
     """Whether counts and records agreed in the last read."""
 
@@ -290,8 +310,11 @@ class LogReader:
         """Take in the values of `key_names`, read in one step."""
         arrived, withdrawn = int(values[0]), int(values[1])
         reading = Reading([], [])
+        self.long_logs.clear()
         for shard, value in enumerate(values[2:]):
             offset = self.offsets[shard]
+            if self.long_log_bytes <= len(value) <= MOST_COMPARED_BYTES:
+                self.long_logs[shard] = value
             if len(value) > offset:
                 new = value[offset:] if offset else value
                 records, bad = codec.decode_records(new, self.cycle_id, arrived)
@@ -301,11 +324,21 @@ class LogReader:
         others = [record for record in reading.records if type(record) is not Arrival]
         # Ten thousand arrivals may come in one read, most often with nothing between them.
         arrivals = [record for record in reading.records if type(record) is Arrival] if others else reading.records
-        self.arrivals_read.update(map(_SEQ, arrivals))
-        self.withdrawals_read.update(record.incarnation for record in others if type(record) is Withdrawal)
-        self.arrivals_counted = arrived
-        self.is_consistent = (arrived, withdrawn) == (len(self.arrivals_read), len(self.withdrawals_read))
+        self._note_arrivals(arrivals, arrived)
+        for record in others:
+            if type(record) is Withdrawal:
+                self.withdrawals_read += self.withdrawn.add(record.incarnation)
+        self.is_consistent = not self.arrivals_missing and withdrawn == self.withdrawals_read
         return reading
+
+    def _note_arrivals(self, arrivals: Iterable[AnyRecord], counted: int) -> None:
+        """Note which numbers are missing. A count that no record follows for a lease does not matter any more."""
+        missing, most = self.arrivals_missing, recent.MOST_REMEMBERED
+        missing.update(range(max(self.arrivals_counted, counted - most) + 1, counted + 1))
+        missing.difference_update(map(_SEQ, arrivals))
+        if len(missing) > most:
+            missing.difference_update(sorted(missing)[:-most])
+        self.arrivals_counted = counted
 
 
 def read_logs(keys: Keys, readers: Sequence[LogReader]) -> Move[Reading]:
@@ -320,3 +353,12 @@ def read_logs(keys: Keys, readers: Sequence[LogReader]) -> Move[Reading]:
         total.records.extend(reading.records)
         total.bad.extend(reading.bad)
     return total
+
+
+def empty_logs(keys: Keys, reader: LogReader) -> Move[None]:
+    """Empty a cycle's long logs, which have been read. A log to which a node has appended since then stays as it is."""
+    for shard, value in reader.long_logs.items():
+        remains: bytes = yield CompareSet(keys.log(reader.cycle_id, shard), value, b"")
+        if not remains:
+            reader.offsets[shard] = 0
+    reader.long_logs.clear()

@@ -17,6 +17,10 @@ from ft_rendezvous.protocol.ops import Clock, Move
 ANSWER_RETENTION_S = 60.0
 """How long an answer waits to be read."""
 
+FENCE_RETENTION_LEASES = 10
+"""How long a fence waits to be read, in leases. A node that finds neither its beat nor its fence begins a new
+incarnation. The coordinator refuses that one too, if there is still a reason to."""
+
 
 @dataclass(slots=True)
 class StoredCycles:
@@ -24,6 +28,10 @@ class StoredCycles:
 
     keys: Keys
     clock: Clock
+    fence_retention_s: float
+    """How long a fence waits to be read."""
+    long_log_bytes: int = moves.LONG_LOG_BYTES
+    """A log of this size is emptied when it has been read."""
     readers: list[moves.LogReader] = field(init=False, default_factory=list)
     """Readers of the current cycle's log, and of those before it that are not deleted."""
     disagrees_since: float | None = field(init=False, default=None)
@@ -31,8 +39,8 @@ class StoredCycles:
     opened_by: dict[int, int] = field(init=False, default_factory=dict)
     """The event that opened each cycle whose keys are still in the store."""
     deleted_events: int = field(init=False, default=0)
-    fences: list[tuple[int, str]] = field(init=False, default_factory=list)
-    """Incarnations whose fence is in the store, and the cycle in which they were fenced."""
+    fences: deque[tuple[float, str]] = field(init=False, default_factory=deque)
+    """When which incarnation was fenced. The node deletes the fence, unless it is gone."""
     answers: deque[tuple[float, str]] = field(init=False, default_factory=deque)
     """When which request was answered. The operator deletes the answer, unless it left before."""
 
@@ -43,7 +51,7 @@ class StoredCycles:
 
     def begin_cycle(self, opened: Opened) -> None:
         """Read another log from now on. The one before it is still read: a node may be late."""
-        self.readers.append(moves.LogReader(opened.cycle_id, opened.shards))
+        self.readers.append(moves.LogReader(opened.cycle_id, opened.shards, self.long_log_bytes))
         self.opened_by[opened.cycle_id] = opened.no
         self.disagrees_since = None
 
@@ -57,9 +65,9 @@ class StoredCycles:
         return reading
 
     def fence(self, incarnation: str, reason: str) -> Move[None]:
-        """End an incarnation. Its fence stays until the cycle's keys are deleted."""
+        """End an incarnation. Its fence stays for some leases."""
         yield from moves.fence(self.keys, incarnation, reason)
-        self.fences.append((self.readers[-1].cycle_id, incarnation))
+        self.fences.append((self.clock(), incarnation))
 
     def note_answer(self, request: str) -> None:
         """A request was answered: delete the answer later."""
@@ -87,10 +95,16 @@ class StoredCycles:
             yield from moves.delete_cycle(self.keys, old.cycle_id, old.shards)
 
     def delete_old(self) -> Move[None]:
-        """Delete the fences of deleted cycles, and answers that no operator came for."""
-        while self.fences and self.fences[0][0] < self.readers[0].cycle_id:
-            yield from moves.end_fence(self.keys, self.fences.pop(0)[1])
-        while self.answers and self.answers[0][0] + ANSWER_RETENTION_S < self.clock():
+        """Delete what was read of long logs, fences that no node came for, and answers that no operator came for.
+
+        The coordinator is the only reader of the logs, and has taken in what it read.
+        """
+        for reader in self.readers:
+            yield from moves.empty_logs(self.keys, reader)
+        now = self.clock()
+        while self.fences and self.fences[0][0] + self.fence_retention_s < now:
+            yield from moves.end_fence(self.keys, self.fences.popleft()[1])
+        while self.answers and self.answers[0][0] + ANSWER_RETENTION_S < now:
             yield from moves.delete_answer(self.keys, self.answers.popleft()[1])
 
     def _is_old(self, cycle_id: int, view: View) -> bool:

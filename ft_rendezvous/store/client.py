@@ -26,7 +26,7 @@ _PERFORM: dict[type, Callable[[Any, Any], Any]] = {
     MultiSet: lambda store, op: store.multi_set(list(op.keys), list(op.values)),
     Append: lambda store, op: store.append(op.key, op.value),
     Add: lambda store, op: store.add(op.key, op.amount),
-    CompareSet: lambda store, op: store.compare_set(op.key, op.expected.decode(), op.desired.decode()),
+    CompareSet: lambda store, op: store.compare_set(op.key, op.expected, op.desired),
     Delete: lambda store, op: store.delete_key(op.key),
 }
 

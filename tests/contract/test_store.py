@@ -194,6 +194,18 @@ def test_a_compare_set_on_a_deleted_key_does_not_bring_it_back(bench: Bench, key
     assert bench.perform(Check([key])) is False
 
 
+def test_a_compare_set_empties_a_log_only_as_it_was_read(bench: Bench, key: str) -> None:
+    """By this the coordinator deletes what it has read, and never what it has not."""
+    read = b"\n\xff\x00not text\n" * 2000
+    bench.perform(Append(key, read))
+    bench.perform(Append(key, b"new"))
+    assert bytes(bench.perform(CompareSet(key, read, b""))) == read + b"new"
+    assert bytes(bench.perform(CompareSet(key, read + b"new", b""))) == b""
+    assert [bytes(got) for got in bench.perform(MultiGet([key, key]))] == [b"", b""], "it exists: no read of it waits"
+    bench.perform(Append(key, b"next"))
+    assert bytes(bench.perform(Get(key))) == b"next"
+
+
 def test_of_many_clients_one_wins_a_compare_set(bench: Bench, key: str) -> None:
     clients = [bench.second() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -311,6 +323,7 @@ operations: st.SearchStrategy[Op] = st.one_of(
     st.builds(Add, st.sampled_from(count_keys), st.integers(-(2**40), 2**40)),
     st.builds(Set, st.sampled_from(count_keys), few_numbers),
     st.builds(CompareSet, st.sampled_from(count_keys), few_numbers | st.just(b""), few_numbers),
+    st.builds(CompareSet, st.sampled_from(blob_keys), st.just(b"") | st.binary(max_size=1), st.just(b"")),
     st.builds(Delete, a_key),
     st.builds(Get, a_key),
     st.builds(Check, st.lists(a_key, min_size=1, max_size=3)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
+import msgspec
 import pytest
 
 from ft_rendezvous.core.blame import FailureNote
@@ -14,6 +15,7 @@ from ft_rendezvous.core.model import (
     Failure,
     Finish,
     Goodbye,
+    NodeInfo,
     NodeLeft,
     NodesLost,
     Outcome,
@@ -24,7 +26,7 @@ from ft_rendezvous.core.model import (
     Withdrawal,
     WorkersFailed,
 )
-from ft_rendezvous.core.roster import Fence, Roster
+from ft_rendezvous.core.roster import Fence, FenceCause, Roster
 from tests.core.build import arrival, incarnation, node, role_of, roster_of, roster_with, sealed_roster
 
 ONE, TWO = incarnation(1), incarnation(2)
@@ -262,6 +264,27 @@ def test_a_process_that_lost_touch_does_not_throw_out_the_one_started_in_its_pla
     assert (fence.incarnation, fence.cause.is_refusal) == (ONE, True)
     assert fence.reason == "infra rank 7 at gpu7 pid 103 was started later, in the place of this node"
     assert role_of(roster, 3) is Role.HOT_SPARE
+
+
+def booted(number: int, boot_id: str) -> NodeInfo:
+    return msgspec.structs.replace(node(number, infra_rank=7, addr="gpu7"), boot_id=boot_id)
+
+
+def test_a_machine_that_was_booted_again_is_not_taken_for_an_older_start() -> None:
+    """Its clock began anew, so its new process seems to be born before the one that went down with it."""
+    roster = sealed_roster([2])
+    take(roster, arrival(3, seq=4, info=booted(3, "before")), 1, is_open=False)
+    (fence,) = take(roster, arrival(1, seq=5, info=booted(1, "after")), 1, is_open=False)
+    assert (fence.incarnation, fence.cause) == (incarnation(3), FenceCause.REPLACED)
+    assert role_of(roster, 1) is Role.HOT_SPARE
+
+
+def test_of_two_boots_the_later_arrival_counts_even_if_it_is_read_first() -> None:
+    roster = sealed_roster([2])
+    take(roster, arrival(1, seq=5, info=booted(1, "after")), 1, is_open=False)
+    (fence,) = take(roster, arrival(3, seq=4, info=booted(3, "before")), 1, is_open=False)
+    assert (fence.incarnation, fence.cause) == (incarnation(3), FenceCause.REFUSED)
+    assert role_of(roster, 1) is Role.HOT_SPARE
 
 
 def test_a_process_that_returns_replaces_its_own_former_incarnation() -> None:

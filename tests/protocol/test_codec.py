@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ft_rendezvous.core import recent
 from ft_rendezvous.core.model import (
     STORE_FORMAT,
     AnyEvent,
@@ -42,9 +44,11 @@ from ft_rendezvous.core.model import (
     WorkersFailed,
 )
 from ft_rendezvous.errors import ConfigError, ProtocolBug
-from ft_rendezvous.protocol import codec
-from ft_rendezvous.protocol.moves import LogReader
+from ft_rendezvous.protocol import codec, moves
+from ft_rendezvous.protocol.moves import LONG_LOG_BYTES, MOST_COMPARED_BYTES, LogReader
+from ft_rendezvous.protocol.ops import Append, MultiGet, MultiSet, perform_move
 from tests.core.build import arrival, incarnation
+from tests.sim.store import SimStore
 
 CYCLE = 3
 ARRIVED = 1000
@@ -64,6 +68,7 @@ nodes = st.builds(
     role=st.none() | texts,
     local_world_size=st.none() | small,
     born_us=small,
+    boot_id=texts,
 )
 records: st.SearchStrategy[AnyRecord] = st.one_of(
     st.builds(
@@ -294,16 +299,74 @@ def test_a_long_line_is_found_wherever_it_is(sizes: list[int]) -> None:
 def test_a_log_read_in_pieces_gives_every_record_once(
     said: list[tuple[AnyRecord | None, bytes]], data: st.DataObject
 ) -> None:
-    """Appends are atomic, so a reader sees whole appends; how many at a time is chance."""
-    reader = LogReader(CYCLE, shards=1)
-    log = b""
+    """Appends are atomic, so a reader sees whole appends; how many at a time is chance. So is whether a node appends
+    between the read and the moment at which the log is emptied."""
+    reader, store, keys = LogReader(CYCLE, shards=1, long_log_bytes=100), SimStore(), codec.Keys("e")
+    names = reader.key_names(keys)
+    store.perform(MultiSet(names, [str(ARRIVED).encode(), b"0", b""]))
     got: list[AnyRecord] = []
     for _, blob in said:
-        log += blob
         if data.draw(st.booleans()):
-            got.extend(reader.take([str(ARRIVED).encode(), b"0", log]).records)
-    got.extend(reader.take([str(ARRIVED).encode(), b"0", log]).records)
+            got.extend(reader.take(store.perform(MultiGet(names))).records)
+        store.perform(Append(names[2], blob))
+        if data.draw(st.booleans()):
+            perform_move(store, moves.empty_logs(keys, reader))
+    got.extend(reader.take(store.perform(MultiGet(names))).records)
     assert got == [record for record, _ in said if record is not None]
+
+
+def test_a_log_that_was_read_is_emptied_once_it_is_long() -> None:
+    reader, store, keys = LogReader(CYCLE, shards=2), SimStore(), codec.Keys("e")
+    names = reader.key_names(keys)
+    line = codec.encode_record(arrival(1, cycle_id=CYCLE))
+    short, long = line, line * (LONG_LOG_BYTES // len(line) + 1)
+    store.perform(MultiSet(names, [b"1", b"0", short, long]))
+    for _ in range(2):
+        reader.take(store.perform(MultiGet(names)))
+        perform_move(store, moves.empty_logs(keys, reader))
+        assert store.perform(MultiGet(names)) == [b"1", b"0", short, b""]
+
+
+def test_a_log_that_is_too_long_to_be_compared_is_left_alone() -> None:
+    reader = LogReader(CYCLE, shards=1)
+    reader.take([b"0", b"0", b"\n" * (MOST_COMPARED_BYTES + 1)])
+    assert list(moves.empty_logs(codec.Keys("e"), reader)) == []
+
+
+def test_a_reader_remembers_no_arrival_that_it_has_read() -> None:
+    """An arrival that comes late, or twice, is told apart all the same; so is a withdrawal."""
+    reader, log = LogReader(CYCLE, shards=1), b""
+
+    def read(counted: int, *numbers: int) -> bool:
+        nonlocal log
+        log += b"".join(codec.encode_record(arrival(number, cycle_id=CYCLE)) for number in numbers)
+        reader.take([str(counted).encode(), b"0", log])
+        return reader.is_consistent
+
+    assert read(3, 1, 2, 3)
+    assert not read(5, 5)
+    assert not read(6, 5, 6)
+    assert reader.arrivals_missing == {4}
+    assert read(6, 4)
+    assert read(6, 4, 1)
+    assert not reader.arrivals_missing
+
+
+def test_a_reader_bounds_what_is_missing() -> None:
+    """A count that was set to nonsense makes the coordinator believe the records, and costs no memory."""
+    reader = LogReader(CYCLE, shards=1)
+    with patch.object(recent, "MOST_REMEMBERED", 10):
+        for counted in (10**15, 10**15 + 5):
+            reader.take([str(counted).encode(), b"0", b""])
+            assert (len(reader.arrivals_missing), max(reader.arrivals_missing)) == (10, counted)
+            assert not reader.is_consistent
+
+
+def test_a_withdrawal_that_is_written_twice_counts_once() -> None:
+    reader, node = LogReader(CYCLE, shards=1), arrival(1).node
+    line = codec.encode_record(Withdrawal(cycle_id=CYCLE, incarnation=incarnation(1), node=node, reason=""))
+    reader.take([b"0", b"1", line * 2])
+    assert reader.is_consistent
 
 
 @pytest.mark.parametrize(

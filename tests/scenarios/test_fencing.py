@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from ft_rendezvous.config.settings import RunSettings
+from ft_rendezvous.core import recent
+from ft_rendezvous.core.model import Arrival
 from ft_rendezvous.errors import Refused
 from ft_rendezvous.protocol import moves
-from ft_rendezvous.protocol.ops import MultiGet, perform_move
+from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.ops import Get, MultiGet, Op, perform_move
 from ft_rendezvous.protocol.participant import Place
+from ft_rendezvous.protocol.stored_cycles import FENCE_RETENTION_LEASES
 from tests.scenarios.simulated_cluster import Cluster
 from tests.sim.store import SimStore
 
@@ -110,10 +115,78 @@ def test_a_first_beat_that_comes_after_the_fence_is_cleaned_up() -> None:
     perform_move(store, moves.beat(cluster.coordinator.keys, incarnation, 0, 1))
     assert dead_beat in store.data
     late.kill()
-    for _ in range(4):
-        cluster.nodes["a"].fail()
-        cluster.advance(2 * SETTINGS.beat_s)
+    cycle_id = cluster.coordinator.cycle_id
+    cluster.advance(FENCE_RETENTION_LEASES * SETTINGS.lease_s)
     assert dead_beat not in store.data
+    assert cluster.coordinator.cycle_id == cycle_id, "no other cycle is needed for that"
+
+
+@dataclass
+class SweptStore:
+    """The coordinator deletes a fence just before the operation with this number."""
+
+    store: SimStore
+    deletes_at: int
+    calls: int = 0
+
+    def perform(self, op: Op) -> Any:
+        if self.calls == self.deletes_at:
+            perform_move(self.store, moves.end_fence(KEYS, FENCED))
+        self.calls += 1
+        return self.store.perform(op)  # Raises WouldBlock where a TCPStore would wait for ever.
+
+
+KEYS, FENCED = Keys("e"), "1" * 16
+
+
+@pytest.mark.parametrize(("deletes_at", "reason"), [(0, None), (1, "no beat"), (2, "no beat"), (3, "no beat")])
+def test_a_node_is_not_caught_by_the_deletion_of_its_fence(deletes_at: int, reason: str | None) -> None:
+    """The coordinator deletes an old fence between any two operations of the node that reads it."""
+    store = SimStore()
+    perform_move(store, moves.fence(KEYS, FENCED, "no beat"))
+    assert perform_move(SweptStore(store, deletes_at), moves.read_fence(KEYS, FENCED)) == reason
+    assert not store.data
+
+
+def test_a_node_that_the_coordinator_has_forgotten_cannot_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its incarnation is over, so it has no beat, and an arrival of it that comes late is refused for that."""
+    monkeypatch.setattr(recent, "MOST_REMEMBERED", 0)
+    cluster = running_cluster()
+    lost = cluster.nodes["b"]
+    lost.is_frozen = True
+    cluster.advance(2 * SETTINGS.lease_s)
+    assert not cluster.coordinator.roster.is_known(lost.participant.incarnation)
+    keys, opened = cluster.coordinator.keys, cluster.coordinator.view.opened
+    seq = perform_move(cluster.store, moves.count_arrival(keys, opened.cycle_id))
+    late = Arrival(
+        cycle_id=opened.cycle_id,
+        incarnation=lost.participant.incarnation,
+        seq=seq,
+        node=lost.participant.node,
+        bootstrap_port=1,
+    )
+    perform_move(cluster.store, moves.write_arrival(keys, opened, late))
+    cluster.settle()
+    assert late.incarnation not in cluster.coordinator.roster.members
+    assert b"without a beat" in cluster.store.perform(Get(keys.fence(late.incarnation)))
+    lost.is_frozen = False
+    cluster.advance(2 * SETTINGS.beat_s)
+    assert isinstance(lost.outcome, Refused), "it reads the last fence"
+
+
+def test_a_refused_node_that_finds_no_fence_is_refused_again() -> None:
+    """It was stopped for longer than the coordinator keeps fences."""
+    cluster = running_cluster()
+    impostor = cluster.join("x", infra_rank=1, addr="elsewhere")
+    cluster.settle()
+    impostor.is_frozen = True
+    cluster.advance((FENCE_RETENTION_LEASES + 1) * SETTINGS.lease_s)
+    assert not cluster.exists(cluster.coordinator.keys.fence(impostor.participant.incarnation))
+    impostor.is_frozen = False
+    cluster.advance(2 * SETTINGS.beat_s)
+    assert impostor.starts == 2
+    assert isinstance(impostor.outcome, Refused)
+    assert [node.name for node in cluster.training] == ["a", "b"]
 
 
 def test_a_refused_node_does_not_come_back() -> None:

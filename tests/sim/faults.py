@@ -58,7 +58,7 @@ class Workers:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng: Random = world.kernel.rng
-        self._fates: dict[int, Fate] = {}
+        self.fates: dict[int, Fate] = {}
         self._patience_s = 0.1 if world.shape.is_restless else self._rng.choice((0.1, 1.0, 5.0))
         """How long training lasts before something becomes of it: short cycles follow close upon each other."""
 
@@ -66,13 +66,13 @@ class Workers:
         rng, now = self._rng, self._world.kernel.now
         if self._world.is_healed:
             return Plan(now + rng.uniform(*self._world.shape.healthy_s), Ending.WELL, is_healthy=True)
-        if place.cycle_id not in self._fates:
+        if place.cycle_id not in self.fates:
             is_restless = self._world.shape.is_restless
             kind = "one fails" if is_restless else rng.choices(list(_FATES), list(_FATES.values()))[0]
             first, second = rng.randrange(place.world_size), rng.randrange(place.world_size)
             begins_at = now + rng.uniform(0.0, self._patience_s)
-            self._fates[place.cycle_id] = Fate(kind, begins_at, first, second)
-        return self._draw(self._fates[place.cycle_id], place.rank)
+            self.fates[place.cycle_id] = Fate(kind, begins_at, first, second)
+        return self._draw(self.fates[place.cycle_id], place.rank)
 
     def _draw(self, fate: Fate, rank: int) -> Plan:
         at = fate.begins_at + self._rng.uniform(0.0, 0.2)
@@ -274,12 +274,13 @@ class Faults:
             self._world.start_node(node.info)
 
     def restart(self) -> None:
-        """A node dies and is started again where it was."""
+        """A node dies and is started again where it was; every other time its machine has been booted again."""
         node = self._victim()
         if node is not None:
             self._kill(node)
             after_s = self._rng.choice((0.01, self._rng.uniform(0.1, 2 * self._lease_s)))
-            self._kernel.at(self._kernel.now + after_s, self._world.start_node, node.info)
+            is_rebooted = len(self._world.nodes) % 2 == 0
+            self._kernel.at(self._kernel.now + after_s, self._world.start_node, node.info, None, is_rebooted)
 
     def start_impostor(self) -> None:
         """Start an agent elsewhere with an infra rank that is taken."""

@@ -54,6 +54,11 @@ def crowd(count: int) -> Shape:
     )
 
 
+def calm(heals_at: float) -> Shape:
+    """Three nodes and a spare, and nothing happens to them."""
+    return replace(restless(heals_at), is_restless=False)
+
+
 def restless(heals_at: float) -> Shape:
     """Three nodes and a spare, cycle after cycle."""
     return Shape(

@@ -43,7 +43,7 @@ class Eyes:
         self.digest = 0
         """A checksum of every operation performed, with its time: equal digests are equal runs."""
         self._look: dict[type, Callable[[Any, Any, Process], None]] = {
-            CompareSet: self._see_beat,
+            CompareSet: self._see_compare_set,
             Append: self._see_append,
             Set: lambda op, _, process: self._see_values([(op.key, op.value)], process),
             MultiSet: lambda op, _, process: self._see_values(zip(op.keys, op.values, strict=True), process),
@@ -75,8 +75,10 @@ class Eyes:
         if look is not None:
             look(op, reply, process)
 
-    def _see_beat(self, op: CompareSet, reply: bytes, _: Process) -> None:
-        if reply == op.desired != self._counters.get(op.key):
+    def _see_compare_set(self, op: CompareSet, reply: bytes, _: Process) -> None:
+        if "/log/" in op.key and reply == op.desired:
+            self._tell("log_emptied", op.key)
+        elif "/beat/" in op.key and reply == op.desired != self._counters.get(op.key):
             # One that is performed twice is no second beat.
             self._counters[op.key] = reply
             self._tell("beat", op.key.rsplit("/", 1)[1], int(reply))
@@ -152,7 +154,7 @@ class Eyes:
 
     def receives(self, connection: Connection, op: Op, reply: Any) -> None:
         """A reply has reached a node."""
-        if type(op) is CompareSet:
+        if type(op) is CompareSet and "/beat/" in op.key:
             self._tell("beat_answered", op.key.rsplit("/", 1)[1], reply == op.desired, connection.called_at)
         elif type(op) is Get and "/event/" in op.key and reply:
             self._tell("hears", connection.serves, decode_event(reply))

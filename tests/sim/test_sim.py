@@ -17,7 +17,8 @@ import pytest
 
 from tests.sim import checkers
 from tests.sim.checkers import Checker
-from tests.sim.shapes import restless
+from tests.sim.faults import Fate
+from tests.sim.shapes import calm, restless
 from tests.sim.variants import VARIANTS
 from tests.sim.world import World, run_seed, time_crowd
 
@@ -91,6 +92,24 @@ def test_the_store_does_not_grow_with_the_cycles() -> None:
     early, late = max(sizes[cycle] for cycle in range(20, 40)), max(list(sizes.values())[-20:])
     assert world.cycles > 60
     assert late <= early + 22, "within a cycle's worth of keys"
+
+
+def test_the_store_does_not_grow_within_a_cycle() -> None:
+    """Starts are refused all the time, for many minutes."""
+    world = World(1, calm(heals_at=400.0))
+    world.workers.fates[1] = Fate("lasts", 0.0, 0, 0)
+    sizes: list[tuple[int, int]] = []
+    world.set_up()
+    for second in range(5, 400):
+        world.kernel.at(float(second), world.faults.start_impostor)
+    while not world.is_healed and world.kernel.step():
+        if world.kernel.now >= 100.0 * (1 + len(sizes)):
+            data = world.server.store.data
+            sizes.append((len(data), sum(map(len, data.values()))))
+    assert world.cycles == 1
+    assert len(world.nodes) > 300
+    assert max(keys for keys, _ in sizes) <= sizes[0][0] + 5
+    assert max(size_bytes for _, size_bytes in sizes) <= sizes[0][1] + 1000
 
 
 def test_a_crowd_takes_its_places_in_one_cycle() -> None:

@@ -37,6 +37,7 @@ from ft_rendezvous.core.next_cycle import Grow, Growth, MoveDecision, decide_mov
 from ft_rendezvous.core.next_cycle import World as SealedWorld
 from ft_rendezvous.core.node_step import Progress, TakeSeat, decide_step
 from ft_rendezvous.core.placement import place
+from ft_rendezvous.core.recent import RecentNames
 from ft_rendezvous.core.roster import Effect, Fence, FenceCause, Member, Roster
 from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
 from ft_rendezvous.errors import StoreUnavailable
@@ -45,7 +46,7 @@ from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.membership import Membership
 from ft_rendezvous.protocol.node_loop import NodeLoop
-from ft_rendezvous.protocol.ops import CHANGED, Check, Delete, Get, Move, MultiSet
+from ft_rendezvous.protocol.ops import CHANGED, Check, CompareSet, Delete, Get, Move, MultiSet
 from ft_rendezvous.protocol.ops import Routine as NodeRoutine
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.protocol.stored_cycles import StoredCycles
@@ -183,7 +184,7 @@ def fence_without_incarnation() -> AbstractContextManager[Any]:
 
     def _remove(self: Roster, incarnation: str) -> None:
         original_remove(self, incarnation)
-        self.fenced.discard(incarnation)
+        self.fenced = RecentNames()
 
     return _all(patch.object(Participant, "__post_init__", __post_init__), patch.object(Roster, "_remove", _remove))
 
@@ -357,6 +358,69 @@ def drains_whoever_remains() -> AbstractContextManager[Any]:
         return drain and replace(drain, is_covered=True)
 
     return patch.object(Coordinator, "_drain", _drain)
+
+
+@_variant("no_live_node_is_dropped", focus=("restart",))
+def one_clock_for_all_boots() -> AbstractContextManager[Any]:
+    """A machine that was booted again has a young clock, and its new process is taken for an older start."""
+    original = Roster._contest_infra_rank
+
+    def _contest_infra_rank(self: Roster, arrival: Arrival) -> list[Fence]:
+        node = msgspec.structs.replace(arrival.node, boot_id="")
+        for member in self.members.values():
+            same = msgspec.structs.replace(member.arrival.node, boot_id="")
+            member.arrival = msgspec.structs.replace(member.arrival, node=same)
+        return original(self, msgspec.structs.replace(arrival, node=node))
+
+    return patch.object(Roster, "_contest_infra_rank", _contest_infra_rank)
+
+
+# --- one long cycle ---------------------------------------------------------------------------------
+
+
+@_variant("one_long_cycle_is_bounded")
+def logs_are_never_emptied() -> AbstractContextManager[Any]:
+    """What was read stays until the cycle is over, which may be never."""
+
+    def empty_logs(keys: Keys, reader: moves.LogReader) -> Move[None]:
+        yield from ()
+
+    return patch.object(moves, "empty_logs", empty_logs)
+
+
+@_variant("nothing_said_is_lost")
+def logs_emptied_as_they_are_now() -> AbstractContextManager[Any]:
+    """A log is emptied of what is in it, and not of what was read: a record that has just come is lost."""
+
+    def empty_logs(keys: Keys, reader: moves.LogReader) -> Move[None]:
+        for shard in reader.long_logs:
+            key = keys.log(reader.cycle_id, shard)
+            yield CompareSet(key, (yield Get(key)), b"")
+            reader.offsets[shard] = 0
+
+    return patch.object(moves, "empty_logs", empty_logs)
+
+
+@_variant("one_long_cycle_is_bounded", focus=("crash", "start_impostor"))
+def fences_wait_for_ever() -> AbstractContextManager[Any]:
+    """A fence whose node has died is not deleted."""
+
+    def end_fence(keys: Keys, incarnation: str) -> Move[None]:
+        yield from moves.end_beat(keys, incarnation)
+
+    return patch.object(moves, "end_fence", end_fence)
+
+
+@_variant("one_long_cycle_is_bounded", focus=("start_impostor",))
+def refused_starts_are_remembered() -> AbstractContextManager[Any]:
+    """Nothing is forgotten."""
+
+    def add(self: RecentNames, name: str) -> bool:
+        is_new = name not in self._names
+        self._names.add(name)
+        return is_new
+
+    return patch.object(RecentNames, "add", add)
 
 
 # --- who is placed where ----------------------------------------------------------------------------

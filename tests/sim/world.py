@@ -37,6 +37,10 @@ MOST_STEPS = 400_000
 """A run that takes more steps spins."""
 
 
+UP_BEFORE_S = 36_000.0
+"""How long a machine was up when the run began."""
+
+
 @dataclass(slots=True)
 class Result:
     """What became of a seed."""
@@ -84,6 +88,8 @@ class World:
         self.cycles = 0
         self.places_taken = 0
         self._addresses = 0
+        self._booted_at: dict[str, list[float]] = {}
+        """When each machine was booted, by its address."""
         self.workers = Workers(self)
         self.eyes = Eyes(self, checks)
         self.server = Server(self.kernel, self.eyes.applied)
@@ -98,14 +104,25 @@ class World:
         coordinator = Coordinator(self.settings, self.epoch, process.clock, self._note)
         # A small run has one channel; most of ours have several, so that something can go wrong between them.
         coordinator.channels = max(coordinator.channels, 1 + self.seed % 3)
+        self._hurry(coordinator)
         self.host = host_class(process, self.server, coordinator, self.settings)
         self.host.on_failure = lambda error: self.eyes.thread_dies(process, "coordinator", error)
 
-    def start_node(self, info: NodeInfo, addr: str | None = None) -> SimNode:
-        """Start an agent. Every start has a pid of its own."""
-        info = msgspec.structs.replace(
-            info, pid=1000 + len(self.nodes), addr=addr or info.addr, born_us=int(self.kernel.now * 1e6)
-        )
+    def _hurry(self, coordinator: Coordinator) -> None:
+        """A simulated run is short: let what is deleted or forgotten after long be so after a while, or soon."""
+        stored, names = coordinator.stored, coordinator.roster.refused
+        stored.long_log_bytes = (1, 300, stored.long_log_bytes)[self.seed % 3]
+        stored.fence_retention_s = (0.5, 3.0)[self.seed % 2] * self.settings.lease_s
+        names.most = 2
+
+    def start_node(self, info: NodeInfo, addr: str | None = None, is_rebooted: bool = False) -> SimNode:
+        """Start an agent. Every start has a pid of its own. The clock of a machine begins anew with every boot."""
+        addr, now = addr or info.addr, self.kernel.now
+        boots = self._booted_at.setdefault(addr, [-UP_BEFORE_S])
+        if is_rebooted:
+            boots.append(now - 1.0)
+        born_us, boot_id = int((now - boots[-1]) * 1e6), f"boot{len(boots):04d}"
+        info = msgspec.structs.replace(info, pid=1000 + len(self.nodes), addr=addr, born_us=born_us, boot_id=boot_id)
         node = SimNode(self, f"n{len(self.nodes)}", info)
         self.nodes.append(node)
         rank = "" if info.infra_rank is None else f" with infra rank {info.infra_rank}"
