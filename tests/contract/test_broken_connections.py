@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -140,6 +141,27 @@ def test_a_hundred_resets_in_a_row_cost_a_node_nothing() -> None:
         stage.seal()
         for _ in range(100):
             stage.cut(BOTH)
+        stage.await_beats()
+        assert not stage.far.link.must_stop(1)
+        stage.assert_unharmed()
+        stage.finish()
+
+
+def test_a_reset_while_the_machine_has_no_thread_left_costs_a_node_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    refused: list[threading.Thread] = []
+
+    def refuse_some(thread: threading.Thread) -> None:
+        if thread.name == "ft-listener" and len(refused) < 3:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with staged() as stage:
+        stage.seal()
+        monkeypatch.setattr(threading.Thread, "start", refuse_some)
+        stage.cut(BOTH)
+        stage.run.wait_for(lambda: len(refused) == 3)
         stage.await_beats()
         assert not stage.far.link.must_stop(1)
         stage.assert_unharmed()
