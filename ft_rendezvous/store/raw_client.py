@@ -186,7 +186,7 @@ def _greet(host: str, port: int) -> socket.socket:
             raise _Unfit(Found.STRANGER)
         sock.settimeout(None)
     except TimeoutError as error:
-        found = Found.STRANGER if _speaks_lines(sock) else Found.SILENT
+        found = Found.STRANGER if _speaks_lines(sock, nonce) else Found.SILENT
         sock.close()
         raise _Unfit(found) from error
     except OSError as error:
@@ -206,11 +206,15 @@ def _keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
 
-def _speaks_lines(sock: socket.socket) -> bool:
-    """Whether the other end answers an empty line, as web servers do. A store that hangs does not."""
+def _speaks_lines(sock: socket.socket, nonce: bytes) -> bool:
+    """Whether the other end answers an empty line, as web servers do. A store that hangs does not.
+
+    A store that is only slow may answer its ping in the meantime.
+    """
     try:
         sock.sendall(b"\r\n\r\n")
-        return bool(sock.recv(1))
+        answer = sock.recv(len(nonce))
+        return bool(answer) and not nonce.startswith(answer)
     except OSError:
         return False
 
