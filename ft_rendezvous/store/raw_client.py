@@ -64,10 +64,11 @@ class NoStore(StoreUnavailable):
 class StoreSocket:
     """One connection for one thread. A call may block for `timeout_s` at most, or without limit if it is None."""
 
-    def __init__(self, host: str, port: int, timeout_s: float | None = None) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float | None = None, greeting_s: float | None = None) -> None:
+        """Connect. The store may take `greeting_s` for its first answer; GREETING_TIMEOUT_S if that is None."""
         self._endpoint = format_endpoint(host, port)
         try:
-            self._socket = _greet(host, port)
+            self._socket = _greet(host, port, greeting_s)
             self._socket.settimeout(timeout_s)
         except _Unfit as unfit:
             raise NoStore(self._endpoint, unfit.found) from unfit
@@ -163,7 +164,7 @@ def probe(host: str, port: int) -> Found:
     return Found.STORE
 
 
-def _greet(host: str, port: int) -> socket.socket:
+def _greet(host: str, port: int, greeting_s: float | None = None) -> socket.socket:
     """A connection to a TCPStore. The other end has proved that it is one: it has echoed a ping."""
     nonce = struct.pack("<I", random.getrandbits(32))
     try:
@@ -181,11 +182,13 @@ def _greet(host: str, port: int) -> socket.socket:
         # A write has no answer. Without this, the operation after it would wait for the other machine's delayed
         # acknowledgement: 40 ms.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(greeting_s or GREETING_TIMEOUT_S)
         sock.sendall(_VALIDATE + _MAGIC + _PING + nonce)
         if _receive(sock, len(nonce)) != nonce:
             raise _Unfit(Found.STRANGER)
         sock.settimeout(None)
     except TimeoutError as error:
+        sock.settimeout(GREETING_TIMEOUT_S)
         found = Found.STRANGER if _speaks_lines(sock, nonce) else Found.SILENT
         sock.close()
         raise _Unfit(found) from error

@@ -22,6 +22,7 @@ from ft_rendezvous.node.session import open_session
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.protocol.ops import Get
 from ft_rendezvous.protocol.participant import Place
+from ft_rendezvous.store import raw_client
 from tests.contract.benches import LONG_S
 from tests.contract.live import LiveRun, live_run, run_settings
 from tests.support.proxy import LISTENER, WRITER, Fate, Proxy
@@ -292,6 +293,18 @@ def test_a_store_that_is_silent_for_less_than_a_lease_costs_nothing() -> None:
         stage.proxy.speak_again()
         stage.await_beats()
         assert not stage.far.link.must_stop(1)
+        stage.assert_unharmed()
+        stage.finish()
+
+
+def test_a_store_that_is_slow_to_answer_new_connections_is_reached_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that gave up each of them after the same time would only keep the store busy."""
+    monkeypatch.setattr(raw_client, "GREETING_TIMEOUT_S", 0.2)
+    with staged() as stage:
+        stage.seal()
+        stage.proxy.accept_delay_s = 0.5
+        stage.proxy.cut()
+        stage.await_beats()
         stage.assert_unharmed()
         stage.finish()
 
