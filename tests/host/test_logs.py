@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -144,3 +145,26 @@ def test_a_process_without_standard_error_writes_no_line_into_a_file_that_has_it
     words = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", code, str(path)]
     subprocess.run(words, check=True, timeout=LONG_S)
     assert path.read_text() == ""
+
+
+@pytest.mark.xfail(
+    reason="where a program has configured logging itself, our lines go to its handlers, in the thread that logs them",
+    strict=True,
+)
+def test_a_full_pipe_stops_no_thread_of_a_program_that_has_configured_logging() -> None:
+    code = (
+        "import logging\n"
+        "from ft_rendezvous.host.logs import set_up_logging\n"
+        "logging.basicConfig(level='INFO')\n"
+        "set_up_logging('INFO')\n"
+        "for number in range(20_000): logging.getLogger('ft_rendezvous').info('line %d', number)\n"
+        "print('logged', flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        is_logged, _, _ = select.select([process.stdout], [], [], 5.0)
+    finally:
+        process.kill()
+        process.communicate()
+    assert is_logged
