@@ -52,7 +52,14 @@ TORCHLESS += [
 TORCHLESS += [ROOT / "store" / "raw_client.py"]
 REACHES_INTO_TORCH = ("agent/torch_patches.py", "agent/agent_store.py")
 CATCHERS: tuple[str, ...] = ("agent/handler.py", "agent/worker_inbox.py", "agent/nvidia_health.py", "host/host.py")
-CATCHERS += ("node/threads.py", "protocol/node_loop.py", "state/record/recorder.py", "state/web/live_run.py")
+CATCHERS += (
+    "host/logs.py",
+    "host/side_call.py",
+    "node/threads.py",
+    "protocol/node_loop.py",
+    "state/record/recorder.py",
+    "state/web/live_run.py",
+)
 
 
 def name_of(path: Path) -> str:

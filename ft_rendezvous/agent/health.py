@@ -49,6 +49,8 @@ def _check_command(command: str, timeout_s: float) -> str | None:
     finally:
         is_over.set()
         call.wait(2 * KILL_TIMEOUT_S)  # After a signal too, the command is gone when this returns.
+    if call.error is not None:  # A check that broke has not found this node fit.
+        return one_line(f"the health check broke: {call.error!r}")
     return call.value
 
 

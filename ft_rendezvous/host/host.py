@@ -154,7 +154,7 @@ class Host:
             write_verdict_in_time(self._verdict_path, report)
         except TimeoutError as error:
             log.warning("%s is not written yet: %s; the run ends without waiting for it", self._verdict_path, error)
-        except OSError as error:
+        except Exception as error:  # Without a file, the log and every node still say how the run ended.
             log.error("the verdict could not be written to %s: %s", self._verdict_path, error)
 
     def _close_after(self, error: Exception) -> None:

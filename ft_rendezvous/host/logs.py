@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import logging
 import os
+import select
 import sys
 import threading
 import time
@@ -39,8 +40,12 @@ class QueuedHandler(logging.Handler):
         if self._queue.qsize() >= MAX_WAITING_LINES:
             self._dropped += 1
             return
+        try:
+            line = self.format(record)
+        except Exception as error:  # A line that cannot be made must not stop the thread that logs it.
+            line = f"[ft] a line has no text ({record.pathname}:{record.lineno}): {type(error).__name__}"
         self._taken += 1  # `handle()` holds this handler's lock.
-        self._queue.put(self.format(record) + "\n")
+        self._queue.put(line + "\n")
 
     def drain(self, timeout_s: float = FLUSH_TIMEOUT_S) -> bool:
         """Wait until all lines are written. False if that takes too long."""
@@ -63,9 +68,12 @@ class QueuedHandler(logging.Handler):
 
 
 def set_up_logging(level: str) -> None:
-    """Log to standard error, as torch's elastic package does. Does nothing where logging is configured."""
+    """Log to standard error, as torch's elastic package does. Does nothing where logging is configured.
+
+    A process may have been started without standard error. Its file number may belong to a socket then.
+    """
     log = logging.getLogger("ft_rendezvous")
-    if log.handlers or logging.getLogger().handlers:
+    if log.handlers or logging.getLogger().handlers or sys.stderr is None:
         return
     handler = QueuedHandler(_write_to_stderr)
     atexit.register(handler.drain)
@@ -78,4 +86,7 @@ def _write_to_stderr(text: str) -> None:
     """Write past Python's own buffer: its lock would keep a process that ends while the pipe is full."""
     data = text.encode(sys.stderr.encoding or "utf-8", errors="backslashreplace")
     while data:
-        data = data[os.write(2, data) :]
+        try:
+            data = data[os.write(2, data) :]
+        except BlockingIOError:  # Another program that shares this pipe has made it so.
+            select.select([], [2], [])

@@ -25,9 +25,16 @@ class SideCall(Generic[T]):
         self._has_ended = threading.Event()
         self.value: T | None = None
         """What the call returned; None until it has ended, and if it raised."""
+        self.error: Exception | None = None
+        """What the call raised, or why it could not begin."""
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        """Begin. Never raises: a machine without a free thread must not stop the run either."""
+        try:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        except RuntimeError as error:
+            self.error = error
+            self._has_ended.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether the call has ended within this time."""
@@ -36,5 +43,7 @@ class SideCall(Generic[T]):
     def _run(self) -> None:
         try:
             self.value = self._call()
+        except Exception as error:  # The end of a thread: the caller says what it means.
+            self.error = error
         finally:
             self._has_ended.set()

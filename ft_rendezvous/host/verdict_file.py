@@ -47,22 +47,15 @@ class VerdictReport(msgspec.Struct, frozen=True, kw_only=True):
 def write_verdict_in_time(path: Path, report: VerdictReport) -> None:
     """Write the report in a thread of its own. The coordinator calls this, and must not hang with the file system.
 
-    Raises OSError as `write_verdict` does, and TimeoutError if the write has not ended in time. It may still end later.
+    Raises what `write_verdict` raises, RuntimeError if no thread is free, and TimeoutError if the write has not ended
+    in time. It may still end later.
     """
-
-    def write() -> OSError | None:
-        try:
-            write_verdict(path, report)
-        except OSError as error:
-            return error
-        return None
-
-    call = SideCall(write, "ft-verdict-file")
+    call = SideCall(lambda: write_verdict(path, report), "ft-verdict-file")
     call.start()
     if not call.wait(VERDICT_FILE_TIMEOUT_S):
         raise TimeoutError(f"its file system has not answered within {VERDICT_FILE_TIMEOUT_S:g} s")
-    if call.value is not None:
-        raise call.value
+    if call.error is not None:
+        raise call.error
 
 
 def write_verdict(path: Path, report: VerdictReport) -> None:

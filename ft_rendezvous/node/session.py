@@ -19,7 +19,7 @@ from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.journal import Journal, log_entry
 from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.protocol.participant import Participant
-from ft_rendezvous.store import net
+from ft_rendezvous.store import net, raw_client
 from ft_rendezvous.store.raw_client import Found, NoStore, StoreSocket
 from ft_rendezvous.store.worker_store import Bootstrap
 
@@ -28,6 +28,7 @@ log = logging.getLogger("ft_rendezvous")
 STRANGER_TIMEOUT_S = 10.0
 """How long a port held by another program may take to become free: an earlier run may be leaving."""
 FIRST_RETRY_DELAY_S, LONGEST_RETRY_DELAY_S = 0.02, 1.0
+LONGEST_GREETING_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)
@@ -90,25 +91,41 @@ class WrongStore(StoreUnavailable):
 
 
 class StoreDialer:
-    """Opens connections to the store of one run. The name of the host is looked up anew each time."""
+    """Opens connections to the store of one run. The name of the host is looked up anew each time.
+
+    A store that accepts connections and does not answer gets twice as long at each attempt. It may be busy with the
+    connections of many nodes, and every connection that a node gives up and opens again adds to that.
+    """
 
     def __init__(self, settings: Settings, host: str) -> None:
         self._settings = settings
         self._host = host
         self._port = settings.node.endpoint_port
+        self._greeting_s = raw_client.GREETING_TIMEOUT_S
 
     def dial(self) -> Connections:
         """A pair of connections and the head, checked to be the run's. Raises ConfigError if the settings differ."""
-        writer = StoreSocket(self._host, self._port, self._settings.run.lease_s)
+        writer = self._connect(self._settings.run.lease_s)
         try:
             head = self._check(_read_head(writer))
-            return Connections(writer, self.dial_listener(), head)
+            connections = Connections(writer, self.dial_listener(), head)
+            self._greeting_s = raw_client.GREETING_TIMEOUT_S
+            return connections
         except BaseException:
             writer.close()
             raise
 
     def dial_listener(self) -> StoreSocket:
-        return StoreSocket(self._host, self._port)
+        return self._connect(None)
+
+    def _connect(self, timeout_s: float | None) -> StoreSocket:
+        try:
+            return StoreSocket(self._host, self._port, timeout_s, self._greeting_s)
+        except NoStore as error:
+            if error.found is Found.SILENT:
+                longest_s = min(LONGEST_GREETING_TIMEOUT_S, self._settings.run.join_s)
+                self._greeting_s = max(self._greeting_s, min(2 * self._greeting_s, longest_s))
+            raise
 
     def _check(self, head: Head | None) -> Head:
         run, endpoint = self._settings.run, self._settings.node.endpoint

@@ -76,6 +76,7 @@ class Link:
         """Start the threads. They use `connections` until these break, and then ask the dialer for new ones."""
         self._writer_connection = connections.writer
         self._dialer = dialer
+        self._endpoint = endpoint
         self._lock = threading.RLock()
         # Each thread waits for its own condition: a wake-up in vain costs as much as one that is needed.
         self._changed, self._ended, self._called = (threading.Condition(self._lock) for _ in range(3))
@@ -260,14 +261,22 @@ class Link:
                 routine.close()
 
     def _reconnect(self) -> Head:
-        """One attempt to replace both connections. The old ones are closed first: no thread must wait on them."""
+        """One attempt to replace both connections. The old ones are closed first: no thread must wait on them.
+
+        Raises StoreUnavailable.
+        """
         with self._lock:
             self._writer_connection.close()
             self._listener.close()
         connections = self._dialer.dial()
         with self._lock:
+            try:
+                self._listener = self._start_listener(connections.listener)
+            except StoreUnavailable:
+                connections.writer.close()
+                connections.listener.close()
+                raise
             self._writer_connection = connections.writer
-            self._listener = self._start_listener(connections.listener)
             if self._loop.is_over:
                 connections.writer.close()
                 connections.listener.close()
@@ -278,14 +287,22 @@ class Link:
         """Called by the loop, under the lock, when there is something to listen for."""
         if self._listener.watch is not None:
             self._listener.close()
-            self._listener = self._start_listener(None)
+            try:
+                self._listener = self._start_listener(None)
+            except StoreUnavailable as error:
+                self._loop.lose_listener(error)
+                return
         self._listener.watch = self._loop.watch()
         self._called.notify_all()
 
     def _start_listener(self, connection: NodeConnection | None) -> _Listener:
+        """Raises StoreUnavailable if the machine has no thread left. The next attempt to connect may find one."""
         listener = _Listener(connection)
         listener.thread = threading.Thread(target=self._listen, args=(listener,), name="ft-listener", daemon=True)
-        listener.thread.start()
+        try:
+            listener.thread.start()
+        except RuntimeError as error:
+            raise StoreUnavailable(self._endpoint, "this node has no thread left to listen to it") from error
         return listener
 
     def _listen(self, listener: _Listener) -> None:

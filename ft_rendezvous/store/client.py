@@ -31,6 +31,10 @@ _PERFORM: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 
+class NoAnswer(StoreUnavailable):
+    """The server did not answer a read in time: it is stuck, or a key is missing. The connection can still be used."""
+
+
 class TcpStore:
     """One connection, for operations that are answered at once."""
 
@@ -44,7 +48,7 @@ class TcpStore:
         except DistNetworkError as error:
             raise StoreUnavailable(self._endpoint, "the connection is lost; its host died or left") from error
         except DistStoreError as error:
-            raise StoreUnavailable(self._endpoint, "no answer in time; its host is stuck or cut off") from error
+            raise NoAnswer(self._endpoint, "no answer in time; its host is stuck or cut off") from error
 
 
 def connect(host: str, port: int) -> TcpStore:
@@ -74,11 +78,22 @@ class ServedStore:
         )
 
     def perform(self, op: Op) -> Any:
-        """Perform an operation on the server's own connection to itself."""
+        """Perform an operation on the server's own connection to itself.
+
+        The server has one thread. It stands still while it looks up the name of a new client, and a name server may
+        take long. The run is not lost then: a read that got no answer in time is repeated if its keys are there.
+        """
         if self._store is None:
             raise StoreUnavailable(format_endpoint("localhost", self.port), "it was stopped")
         self.operations += 1
-        return TcpStore(self._store, format_endpoint("localhost", self.port)).perform(op)
+        store = TcpStore(self._store, format_endpoint("localhost", self.port))
+        while True:
+            try:
+                return store.perform(op)
+            except NoAnswer:
+                keys = op.keys if isinstance(op, MultiGet) else [op.key] if isinstance(op, Get) else []
+                if not keys or not store.perform(Check(keys)):  # A check has no timeout: it waits for the server.
+                    raise
 
     def stop(self) -> None:
         """Stop serving as soon as the running operations have ended."""

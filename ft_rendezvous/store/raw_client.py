@@ -64,10 +64,11 @@ class NoStore(StoreUnavailable):
 class StoreSocket:
     """One connection for one thread. A call may block for `timeout_s` at most, or without limit if it is None."""
 
-    def __init__(self, host: str, port: int, timeout_s: float | None = None) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float | None = None, greeting_s: float | None = None) -> None:
+        """Connect. The store may take `greeting_s` for its first answer; GREETING_TIMEOUT_S if that is None."""
         self._endpoint = format_endpoint(host, port)
         try:
-            self._socket = _greet(host, port)
+            self._socket = _greet(host, port, greeting_s)
             self._socket.settimeout(timeout_s)
         except _Unfit as unfit:
             raise NoStore(self._endpoint, unfit.found) from unfit
@@ -163,7 +164,7 @@ def probe(host: str, port: int) -> Found:
     return Found.STORE
 
 
-def _greet(host: str, port: int) -> socket.socket:
+def _greet(host: str, port: int, greeting_s: float | None = None) -> socket.socket:
     """A connection to a TCPStore. The other end has proved that it is one: it has echoed a ping."""
     nonce = struct.pack("<I", random.getrandbits(32))
     try:
@@ -181,12 +182,14 @@ def _greet(host: str, port: int) -> socket.socket:
         # A write has no answer. Without this, the operation after it would wait for the other machine's delayed
         # acknowledgement: 40 ms.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(greeting_s or GREETING_TIMEOUT_S)
         sock.sendall(_VALIDATE + _MAGIC + _PING + nonce)
         if _receive(sock, len(nonce)) != nonce:
             raise _Unfit(Found.STRANGER)
         sock.settimeout(None)
     except TimeoutError as error:
-        found = Found.STRANGER if _speaks_lines(sock) else Found.SILENT
+        sock.settimeout(GREETING_TIMEOUT_S)
+        found = Found.STRANGER if _speaks_lines(sock, nonce) else Found.SILENT
         sock.close()
         raise _Unfit(found) from error
     except OSError as error:
@@ -206,11 +209,15 @@ def _keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
 
-def _speaks_lines(sock: socket.socket) -> bool:
-    """Whether the other end answers an empty line, as web servers do. A store that hangs does not."""
+def _speaks_lines(sock: socket.socket, nonce: bytes) -> bool:
+    """Whether the other end answers an empty line, as web servers do. A store that hangs does not.
+
+    A store that is only slow may answer its ping in the meantime.
+    """
     try:
         sock.sendall(b"\r\n\r\n")
-        return bool(sock.recv(1))
+        answer = sock.recv(len(nonce))
+        return bool(answer) and not nonce.startswith(answer)
     except OSError:
         return False
 

@@ -62,6 +62,13 @@ def echo(client: socket.socket) -> None:
     client.close()
 
 
+def answer_late(client: socket.socket) -> None:
+    """A store that stood still: it answers the ping only after the client has waited long enough."""
+    greeting = client.recv(10, socket.MSG_WAITALL)
+    client.recv(4, socket.MSG_WAITALL)
+    client.sendall(greeting[-4:])
+
+
 def hang_up(client: socket.socket) -> None:
     client.recv(1024)
     client.close()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from ft_rendezvous.node.session import open_session
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.protocol.ops import Get
 from ft_rendezvous.protocol.participant import Place
+from ft_rendezvous.store import raw_client
 from tests.contract.benches import LONG_S
 from tests.contract.live import LiveRun, live_run, run_settings
 from tests.support.proxy import LISTENER, WRITER, Fate, Proxy
@@ -140,6 +142,27 @@ def test_a_hundred_resets_in_a_row_cost_a_node_nothing() -> None:
         stage.seal()
         for _ in range(100):
             stage.cut(BOTH)
+        stage.await_beats()
+        assert not stage.far.link.must_stop(1)
+        stage.assert_unharmed()
+        stage.finish()
+
+
+def test_a_reset_while_the_machine_has_no_thread_left_costs_a_node_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    refused: list[threading.Thread] = []
+
+    def refuse_some(thread: threading.Thread) -> None:
+        if thread.name == "ft-listener" and len(refused) < 3:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with staged() as stage:
+        stage.seal()
+        monkeypatch.setattr(threading.Thread, "start", refuse_some)
+        stage.cut(BOTH)
+        stage.run.wait_for(lambda: len(refused) == 3)
         stage.await_beats()
         assert not stage.far.link.must_stop(1)
         stage.assert_unharmed()
@@ -270,6 +293,18 @@ def test_a_store_that_is_silent_for_less_than_a_lease_costs_nothing() -> None:
         stage.proxy.speak_again()
         stage.await_beats()
         assert not stage.far.link.must_stop(1)
+        stage.assert_unharmed()
+        stage.finish()
+
+
+def test_a_store_that_is_slow_to_answer_new_connections_is_reached_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that gave up each of them after the same time would only keep the store busy."""
+    monkeypatch.setattr(raw_client, "GREETING_TIMEOUT_S", 0.2)
+    with staged() as stage:
+        stage.seal()
+        stage.proxy.accept_delay_s = 0.5
+        stage.proxy.cut()
+        stage.await_beats()
         stage.assert_unharmed()
         stage.finish()
 

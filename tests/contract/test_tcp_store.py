@@ -8,20 +8,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import DistStoreError, TCPStore
 
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.protocol.ops import Add, Append, Check, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set, Store
-from ft_rendezvous.store import raw_client
-from ft_rendezvous.store.client import ServedStore, connect
+from ft_rendezvous.store import client, raw_client
+from ft_rendezvous.store.client import NoAnswer, ServedStore, connect
 from ft_rendezvous.store.net import listen
 from ft_rendezvous.store.raw_client import Found, StoreSocket, probe
 from tests.contract.benches import LONG_S
 from tests.contract.strangers import (
     Answer,
+    answer_late,
     echo,
     free_port,
     hang_up,
@@ -47,6 +49,7 @@ SHORT_S = 0.3
         pytest.param(hang_up, Found.HUNG_UP, id="hangs up"),
         pytest.param(reset, Found.HUNG_UP, id="resets"),
         pytest.param(say_nothing, Found.SILENT, id="accepts and is silent"),
+        pytest.param(answer_late, Found.SILENT, id="a store that is slow"),
         pytest.param(None, Found.SILENT, id="does not even accept"),
     ],
 )
@@ -156,6 +159,41 @@ def test_a_stopped_server_says_so() -> None:
     served.stop()
     with pytest.raises(StoreUnavailable, match="it was stopped"):
         served.perform(Check(["x"]))
+
+
+READS = [pytest.param(Get("a"), b"1", id="get"), pytest.param(MultiGet(["a", "b"]), [b"1", b"2"], id="multi-get")]
+
+
+@pytest.mark.parametrize(("op", "values"), READS)
+def test_a_server_that_stood_still_for_longer_than_a_call_may_take_is_asked_again(
+    op: Get | MultiGet, values: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks up the name of each new client, and a name server may take long. The run must not end for that."""
+    served = ServedStore(listen())
+    served.perform(MultiSet(["a", "b"], [b"1", b"2"]))
+    read, stalls = client._PERFORM[type(op)], [True, True, False]
+
+    def stall(store: TCPStore, asked: Op) -> object:
+        if stalls.pop(0):
+            raise DistStoreError("wait timeout after 30000ms")  # The next test shows that torch raises this.
+        return read(store, asked)
+
+    monkeypatch.setitem(client._PERFORM, type(op), stall)
+    assert served.perform(op) == values
+    served.stop()
+
+
+@pytest.mark.parametrize("op", [Get("missing"), MultiGet(["there", "missing"])])
+def test_a_missing_key_ends_a_read_in_time_and_the_connection_can_still_be_used(
+    op: Get | MultiGet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "CALL_TIMEOUT", timedelta(seconds=SHORT_S))
+    served = ServedStore(listen())
+    served.perform(Set("there", b"1"))
+    with pytest.raises(NoAnswer):
+        served.perform(op)
+    assert served.perform(Get("there")) == b"1"
+    served.stop()
 
 
 def test_a_port_is_held_from_the_first_moment_and_taken_only_once() -> None:

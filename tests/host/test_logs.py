@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +94,77 @@ def test_a_full_pipe_does_not_keep_a_process() -> None:
     assert process.stdout.readline() == "logged\n"
     process.wait(LONG_S)
     process.communicate()
+
+
+def test_a_line_that_cannot_be_made_does_not_stop_the_thread_that_logs_it(slow: SlowPipe) -> None:
+    class Unspeakable:
+        def __str__(self) -> str:
+            raise ValueError
+
+    handler = QueuedHandler(slow.write)
+    slow.may_write.set()
+    logger_of(handler).info("node %s", Unspeakable())
+    assert handler.drain(LONG_S)
+    (line,) = slow.lines
+    assert line.startswith("a line has no text")
+    assert __file__ in line
+    assert line.endswith("ValueError")
+
+
+def test_a_pipe_that_does_not_block_loses_no_line() -> None:
+    """The programs that share a pipe share this mode of it: one of them may have set it."""
+    code = (
+        "import logging\n"
+        "from ft_rendezvous.host.logs import set_up_logging\n"
+        "set_up_logging('INFO')\n"
+        "for number in range(2_000): logging.getLogger('ft_rendezvous').info('%s %d', 'x' * 100, number)\n"
+        "print('logged', flush=True)\n"
+        "logging.getLogger('ft_rendezvous').handlers[0].drain(60.0)\n"
+    )
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=write_end, text=True)
+    os.close(write_end)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "logged\n"
+    with open(read_end) as log:
+        numbers = [line.split()[-1] for line in log]
+    process.communicate(timeout=LONG_S)
+    assert numbers == [str(number) for number in range(2_000)]
+
+
+def test_a_process_without_standard_error_writes_no_line_into_a_file_that_has_its_number(tmp_path: Path) -> None:
+    code = (
+        "import logging, os, sys\n"
+        "from ft_rendezvous.host.logs import set_up_logging\n"
+        "os.dup2(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY), 2)\n"
+        "set_up_logging('INFO')\n"
+        "logging.getLogger('ft_rendezvous').error('line')\n"
+    )
+    path = tmp_path / "other"
+    words = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", code, str(path)]
+    subprocess.run(words, check=True, timeout=LONG_S)
+    assert path.read_text() == ""
+
+
+@pytest.mark.xfail(
+    reason="where a program has configured logging itself, our lines go to its handlers, in the thread that logs them",
+    strict=True,
+)
+def test_a_full_pipe_stops_no_thread_of_a_program_that_has_configured_logging() -> None:
+    code = (
+        "import logging\n"
+        "from ft_rendezvous.host.logs import set_up_logging\n"
+        "logging.basicConfig(level='INFO')\n"
+        "set_up_logging('INFO')\n"
+        "for number in range(20_000): logging.getLogger('ft_rendezvous').info('line %d', number)\n"
+        "print('logged', flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        is_logged, _, _ = select.select([process.stdout], [], [], 5.0)
+    finally:
+        process.kill()
+        process.communicate()
+    assert is_logged

@@ -10,6 +10,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -43,6 +44,8 @@ class Proxy:
         """New connections go there."""
         self.accepted = 0
         """How many connections there were so far."""
+        self.accept_delay_s = 0.0
+        """How long each new connection keeps all later ones waiting, as a server does that looks up names."""
         self._flows = threading.Event()
         self._flows.set()
         self._lock = threading.Lock()
@@ -109,6 +112,7 @@ class Proxy:
             except OSError:
                 return
             self._flows.wait()
+            time.sleep(self.accept_delay_s)
             try:
                 server = socket.create_connection(("127.0.0.1", self.target_port))
             except OSError:
