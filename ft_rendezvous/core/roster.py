@@ -155,8 +155,8 @@ class Roster:
     by_infra_rank: dict[int, str] = field(default_factory=dict)
     fenced: set[str] = field(default_factory=set)
     _ranks: dict[str, int] = field(default_factory=dict)
-    _at_address: Counter[str] = field(default_factory=Counter)
-    """Number of live nodes at each address."""
+    _world_at: Counter[str] = field(default_factory=Counter)
+    """Number of nodes of the last world at each address."""
 
     def is_known(self, incarnation: str) -> bool:
         return incarnation in self.members or incarnation in self.fenced
@@ -211,7 +211,6 @@ class Roster:
             member = self.members[arrival.incarnation] = Member(
                 arrival, Role.HOT_SPARE, (arrival.cycle_id, arrival.seq)
             )
-            self._at_address[arrival.node.addr] += 1
             self.unhealthy.pop(node_key(arrival.node), None)
             if self.unhealthy and len(self.members) + len(self.unhealthy) > self.max_nodes:
                 del self.unhealthy[next(iter(self.unhealthy))]
@@ -315,11 +314,16 @@ class Roster:
         )
 
     def _blame_key(self, member: Member) -> str:
-        """Identifies the node across incarnations: its infra rank, or its address if no other node has that address."""
+        """Identifies a node of the last world across incarnations: its infra rank, or its address.
+
+        If several nodes of that world share the address, only the incarnation is left. A second start of the node may
+        be there before the first one has lost its lease. It is not in the world, so it changes nothing.
+        """
         node = member.arrival.node
+        by_rank, by_address = blame_keys(member.arrival)
         if node.infra_rank is not None:
-            return blame_keys(member.arrival)[0]
-        return f"address {node.addr}" if self._at_address[node.addr] == 1 else member.arrival.incarnation
+            return by_rank
+        return by_address if self._world_at[node.addr] == 1 else member.arrival.incarnation
 
     def ask_restart(self, by: str, reason: str) -> None:
         """An operator asks for a restart of the world."""
@@ -357,10 +361,6 @@ class Roster:
         self.draining.discard(incarnation)
         if member is not None:
             self.finished_live_count -= member.role is Role.FINISHED
-            addr = member.arrival.node.addr
-            self._at_address[addr] -= 1
-            if not self._at_address[addr]:
-                del self._at_address[addr]
             infra_rank = member.arrival.node.infra_rank
             if infra_rank is not None and self.by_infra_rank.get(infra_rank) == incarnation:
                 del self.by_infra_rank[infra_rank]
@@ -380,6 +380,7 @@ class Roster:
         """The cycle is sealed. Placed nodes are active, and every other node waits for the next cycle."""
         self.world = tuple(self.arrived[incarnation] for incarnation in placement.ranks)
         self._ranks = {incarnation: rank for rank, incarnation in enumerate(placement.ranks)}
+        self._world_at = Counter(arrival.node.addr for arrival in self.world)
         self.unfinished = set(placement.ranks)
         self.spent_count = self.left_count = self.lost_count = self.drained_count = self.finished_count = 0
         self.lost.clear()
@@ -426,17 +427,25 @@ class Roster:
         members = self.members.items()
         return capacity([member.arrival.node for name, member in members if name not in self.draining], rules)
 
-    def can_lose(self, incarnation: str, rules: PlacementRules, since: int) -> bool:
-        """Whether enough nodes remain without this incarnation, which may be gone already."""
-        return capacity(self._joinable(since, but=incarnation), rules) >= rules.min_nodes
+    def find_blamed(self, note: FailureNote) -> list[str]:
+        """The live incarnations of the node that a failure is charged to. It may have been started again since."""
+        return [
+            name
+            for name, member in self.members.items()
+            if member.role is not Role.FINISHED and (name == note.incarnation or note.key in blame_keys(member.arrival))
+        ]
 
-    def _joinable(self, since: int = 0, but: str = "") -> list[NodeInfo]:
+    def can_lose(self, note: FailureNote, rules: PlacementRules, since: int) -> bool:
+        """Whether enough nodes remain without the node of this failure, under any incarnation."""
+        return capacity(self._joinable(since, but=self.find_blamed(note)), rules) >= rules.min_nodes
+
+    def _joinable(self, since: int = 0, but: Sequence[str] = ()) -> list[NodeInfo]:
         return [
             member.arrival.node
             for name, member in self.members.items()
             if member.role is not Role.FINISHED
             and name not in self.draining
-            and name != but
+            and name not in but
             and member.arrived_in >= since
         ]
 

@@ -283,7 +283,7 @@ class Coordinator:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
         ledger, failures = self.membership.ledger, len(self.membership.ledger.notes)
         excused = self._is_excused(self.cycle_id - 1)
-        settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.rules, self.cycle_id - 1))
+        settlement = ledger.settle(now, excused, lambda note: self.roster.can_lose(note, self.rules, self.cycle_id - 1))
         if failures:
             first = ledger.last if settlement.is_charged else None
             self.journal(journal.CycleSettled(cycle_id=self.cycle_id - 1, failures=failures, first=first))
@@ -292,12 +292,14 @@ class Coordinator:
             yield from self.close(Verdict(VerdictKind.FAILED, reason))
             return False
         bad = settlement.quarantined
-        if bad is None or bad.incarnation not in self.roster.members:
+        if bad is None:
             return True
-        self.roster.drop(bad.incarnation)
-        reason = ledger.explain_quarantine(bad)
-        yield from self.membership.fence(Fence(bad.incarnation, bad.node, FenceCause.QUARANTINED, reason))
-        return False
+        found, reason = self.roster.find_blamed(bad), ledger.explain_quarantine(bad)
+        for incarnation in found:
+            name = self.roster.members[incarnation].name
+            self.roster.drop(incarnation)
+            yield from self.membership.fence(Fence(incarnation, name, FenceCause.QUARANTINED, reason))
+        return not found  # A blamed node that is away is refused when it comes back.
 
     def _tell_wait(self, reason: WaitReason, now: float) -> None:
         """Journal a reason to wait when it changes in kind, at most once a second when in numbers, and now and then."""

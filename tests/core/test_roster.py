@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import (
     AnyRecord,
@@ -495,6 +496,26 @@ def test_blame_goes_to_the_infra_rank_else_to_an_address_of_its_own_else_to_the_
         incarnation(3),
         incarnation(4),
     ]
+
+
+def test_a_second_start_at_the_same_address_does_not_hide_the_first() -> None:
+    """Without an infra rank both are there until the first one loses its lease."""
+    roster = sealed_roster([1, 2])
+    take(roster, arrival(3, info=node(3, addr="host1")), 1, is_open=False)
+    note = charge(roster, timed(1))
+    assert note is not None
+    assert note.key == "address host1"
+    assert roster.find_blamed(note) == [ONE, incarnation(3)]
+    assert not roster.can_lose(note, PlacementRules(min_nodes=2, max_nodes=3), 0)
+
+
+def test_blame_does_not_reach_a_node_that_has_finished() -> None:
+    """It never trains again, and it must hear the verdict."""
+    roster = sealed_roster([1, 2])
+    note = charge(roster, timed(1))
+    assert note is not None
+    take(roster, finish(1), 1, is_open=False)
+    assert roster.find_blamed(note) == []
 
 
 def test_unfit_nodes_that_were_replaced_do_not_count_for_ever() -> None:
