@@ -14,7 +14,7 @@ from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.core.explain import Kept, Outlook, PlacementLine, foresee, lacks_place
 from ft_rendezvous.core.model import Arrival, RequestKind, node_name
 from ft_rendezvous.core.roster import operator_names
-from ft_rendezvous.core.snapshot import Snapshot, restore
+from ft_rendezvous.core.snapshot import Snapshot, find_parked, restore
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 
 RULE_KEYS = ("nnodes", "segment", "unit_size", "ranks", "spread", "policy")
@@ -53,12 +53,13 @@ def explain_placement(question: Question) -> Iterator[str]:
         yield f"refused, because every node needs {needed}: {names}"
     finished = sum(node.finished for node in snapshot.nodes)
     ends = f"the run fails, because {finished} finished and cannot train again" if finished else "the run waits"
-    outlook = foresee(arrived, previous, rules)
+    parked = find_parked(snapshot)
+    outlook = foresee(arrived, previous, rules, parked)
     yield from _tell(outlook, len(arrived), rules, ends)
     for loss, lost in losses:
         left = {name: arrival for name, arrival in arrived.items() if name not in lost}
         world = previous if outlook.world is None else outlook.world
-        yield from _tell_loss(loss, len(lost), foresee(left, world, rules), ends)
+        yield from _tell_loss(loss, len(lost), foresee(left, world, rules, parked), ends)
 
 
 # --- rosters ----------------------------------------------------------------------------------------

@@ -35,9 +35,10 @@ def remark_on(run: RunSettings) -> Iterator[Remark]:
         )
     if run.unit_size == 1 and run.unit_from is not None:
         yield Remark(f"unit_from={run.unit_from} has no effect with unit_size=1", "set unit_size, or leave it out")
-    if run.max_node_failures == 0 and run.quarantine_s != RunSettings.quarantine_s:
+    if run.max_node_failures == run.max_node_losses == 0 and run.quarantine_s != RunSettings.quarantine_s:
         yield Remark(
-            f"quarantine_s={run.quarantine_s:g} has no effect with max_node_failures=0", "leave one of them out"
+            f"quarantine_s={run.quarantine_s:g} has no effect with max_node_failures=0 and max_node_losses=0",
+            "leave it out, or one of the others",
         )
     if run.crash_loop == 0 and run.crash_loop_s != RunSettings.crash_loop_s:
         yield Remark(f"crash_loop_s={run.crash_loop_s:g} has no effect with crash_loop=0", "leave one of them out")

@@ -25,6 +25,7 @@ from ft_rendezvous.config.schema import (
 )
 from ft_rendezvous.core.blame import BlameRules
 from ft_rendezvous.core.capacity import PlacementRules, Policy, Ranks, Spread
+from ft_rendezvous.core.losses import LossRules
 from ft_rendezvous.core.next_cycle import Grow
 from ft_rendezvous.core.sealing import SealRules
 from ft_rendezvous.errors import ConfigError
@@ -71,7 +72,15 @@ class RunSettings:
     max_node_failures: int = setting(
         "max_node_failures", 3, "A node whose workers were the first to fail this often is quarantined. 0: never."
     )
-    quarantine_s: float = setting("quarantine_s", 3600.0, "How long a quarantined node may not come back, in seconds.")
+    max_node_losses: int = setting(
+        "max_node_losses",
+        3,
+        "A node that was lost this often within `quarantine_s` is parked: it trains only if too few others are there. "
+        "0: never.",
+    )
+    quarantine_s: float = setting(
+        "quarantine_s", 3600.0, "How long a quarantined node may not come back, and a node is parked, in seconds."
+    )
     crash_loop: int = setting(
         "crash_loop",
         5,
@@ -178,6 +187,10 @@ class RunSettings:
             crash_loop=self.crash_loop,
             crash_loop_s=self.crash_loop_s,
         )
+
+    @property
+    def loss_rules(self) -> LossRules:
+        return LossRules(max_node_losses=self.max_node_losses, window_s=self.quarantine_s)
 
     def as_dict(self) -> dict[str, str]:
         """The values as text, by their `--rdzv-conf` keys."""

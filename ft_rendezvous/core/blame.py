@@ -126,12 +126,12 @@ class Ledger:
         self.last = first_failure(self._earliest) or self.notes[0]
         return True
 
-    def settle(self, now: float, is_excused: bool, can_lose: Callable[[str], bool]) -> Settlement:
+    def settle(self, now: float, is_excused: bool, can_lose: Callable[[FailureNote], bool]) -> Settlement:
         """Charge the world that ended, once, with what is known now.
 
         `is_excused`: a node of that world was lost or left, or its end was requested, so no node is blamed.
-        `can_lose`: whether the run can continue without an incarnation. If it cannot, no node is quarantined: a run
-        that fails now and then is better than a run that waits.
+        `can_lose`: whether the run can continue without the node of a failure. If it cannot, no node is quarantined: a
+        run that fails now and then is better than a run that waits.
         """
         notes, self.notes = self.notes, []
         self._noted.clear()
@@ -149,12 +149,14 @@ class Ledger:
             loop=self.streak if 0 < rules.crash_loop <= self.streak else 0,
         )
 
-    def _blame(self, first: FailureNote | None, now: float, can_lose: Callable[[str], bool]) -> FailureNote | None:
+    def _blame(
+        self, first: FailureNote | None, now: float, can_lose: Callable[[FailureNote], bool]
+    ) -> FailureNote | None:
         limit = self.rules.max_node_failures
         if first is None or limit == 0:
             return None
         self.failures[first.key] = self.failures.get(first.key, 0) + 1
-        if self.failures[first.key] < limit or not can_lose(first.incarnation):
+        if self.failures[first.key] < limit or not can_lose(first):
             return None
         del self.failures[first.key]
         self.until[first.key] = now + self.rules.quarantine_s

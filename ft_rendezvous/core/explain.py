@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
 
 from ft_rendezvous.core.capacity import Cover, PlacementRules, Ranks, capacity, cover_of, is_complete
 from ft_rendezvous.core.model import Arrival, NodeInfo, Placement, node_name
-from ft_rendezvous.core.placement import place
+from ft_rendezvous.core.placement import bench, choose_candidates, place
 from ft_rendezvous.core.sealing import NeedsBlocks, NeedsNodes, find_lack
 from ft_rendezvous.text import NAMED
 
@@ -102,7 +103,15 @@ class Nowhere:
         return f"spare: it has no {self.what}"
 
 
-PlacementReason = Kept | CameBack | Replaces | Moved | InOrder | Spare | TooFew | Torn | Nowhere
+@dataclass(frozen=True, slots=True)
+class LastChoice:
+    """It is parked, and the other nodes can form a world."""
+
+    def __str__(self) -> str:
+        return "spare: parked, because it was lost too often"
+
+
+PlacementReason = Kept | CameBack | Replaces | Moved | InOrder | Spare | TooFew | Torn | Nowhere | LastChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +124,27 @@ class PlacementLine:
 
 
 def explain(
-    placement: Placement, arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules
+    placement: Placement,
+    arrived: Mapping[str, Arrival],
+    previous: Sequence[Arrival],
+    rules: PlacementRules,
+    parked: AbstractSet[str] = frozenset(),
 ) -> list[PlacementLine]:
-    """One line for every node, in the order of ranks, then the spares."""
+    """One line for every node, in the order of ranks, then the spares, then parked nodes that were no candidates."""
+    candidates = choose_candidates(arrived, parked, rules)
     rank_before = {seat.incarnation: rank for rank, seat in enumerate(previous)}
     lines = [
         PlacementLine(rank, arrived[name].node, _why_here(rank, arrived[name], previous, rank_before, arrived, rules))
         for rank, name in enumerate(placement.ranks)
     ]
-    standbys = [arrived[incarnation].node for incarnation in placement.standbys]
+    standbys = [arrived[incarnation].node for incarnation in placement.standbys if incarnation in candidates]
+    others = [arrived[incarnation].node for incarnation in placement.standbys if incarnation not in candidates]
     left: dict[str | None, list[NodeInfo]] = defaultdict(list)
     for node in standbys:
         left[_pool_of(node, rules)].append(node)
     reasons = {pool: _why_spare(pool, nodes, rules) for pool, nodes in left.items()}
-    return lines + [PlacementLine(None, node, reasons[_pool_of(node, rules)]) for node in standbys]
+    lines += [PlacementLine(None, node, reasons[_pool_of(node, rules)]) for node in standbys]
+    return lines + [PlacementLine(None, node, LastChoice()) for node in others]
 
 
 def _why_here(  # noqa: PLR0917
@@ -183,15 +199,22 @@ class Outlook:
     """The world would be smaller than the last one, so a last call comes first."""
 
 
-def foresee(arrived: Mapping[str, Arrival], previous: Sequence[Arrival], rules: PlacementRules) -> Outlook:
+def foresee(
+    arrived: Mapping[str, Arrival],
+    previous: Sequence[Arrival],
+    rules: PlacementRules,
+    parked: AbstractSet[str] = frozenset(),
+) -> Outlook:
     nodes = [arrival.node for arrival in arrived.values()]
-    size = rules.world_size(capacity(nodes, rules))
+    candidates = choose_candidates(arrived, parked, rules)
+    size = rules.world_size(capacity([arrival.node for arrival in candidates.values()], rules))
     if size == 0:
         return Outlook(find_lack(arrived, (), rules))
-    placement = place(arrived, previous, size, rules)
+    placement = bench(place(candidates, previous, size, rules), arrived)
     world = tuple(arrived[incarnation] for incarnation in placement.ranks)
     cover = cover_of([arrival.node for arrival in world], nodes, rules)
-    return Outlook(None, explain(placement, arrived, previous, rules), world, cover, size < len(previous))
+    lines = explain(placement, arrived, previous, rules, parked)
+    return Outlook(None, lines, world, cover, size < len(previous))
 
 
 def lacks_place(node: NodeInfo, rules: PlacementRules) -> bool:

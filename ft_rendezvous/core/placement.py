@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import islice
 
-from ft_rendezvous.core.capacity import PlacementRules, Ranks, Spread, is_complete, natural_key
+from ft_rendezvous.core.capacity import PlacementRules, Ranks, Spread, capacity, is_complete, natural_key
 from ft_rendezvous.core.model import Arrival, Placement
 
 Domain = str | None
@@ -41,8 +42,29 @@ def place(
     placed = set(ranks)
     assert len(placed) == len(ranks) == world_size, "a rank was given twice or not at all"
     assert placed <= arrivals.keys(), "a rank was given to a node that has not arrived"
+    return bench(Placement(ranks=tuple(ranks), standbys=()), arrivals)
+
+
+def choose_candidates(
+    arrivals: Mapping[str, Arrival], parked: AbstractSet[str], rules: PlacementRules
+) -> Mapping[str, Arrival]:
+    """The nodes that may be placed. Parked nodes are among them only if the others cannot form a world.
+
+    Everything that asks how large a world can be asks this first, so that all agree. Whether a world is possible at all
+    does not depend on it.
+    """
+    if parked.isdisjoint(arrivals):
+        return arrivals
+    others = {incarnation: arrival for incarnation, arrival in arrivals.items() if incarnation not in parked}
+    can_do_without = capacity([arrival.node for arrival in others.values()], rules) >= rules.min_nodes
+    return others if can_do_without else arrivals
+
+
+def bench(placement: Placement, arrivals: Mapping[str, Arrival]) -> Placement:
+    """The same ranks. All other arrivals are standbys, also those that were no candidates."""
+    placed = set(placement.ranks)
     rest = [arrival for incarnation, arrival in arrivals.items() if incarnation not in placed]
-    return Placement(ranks=tuple(ranks), standbys=tuple(arrival.incarnation for arrival in in_topology_order(rest)))
+    return Placement(placement.ranks, tuple(arrival.incarnation for arrival in in_topology_order(rest)))
 
 
 # --- topology order ---------------------------------------------------------------------------------

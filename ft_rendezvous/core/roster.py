@@ -7,7 +7,8 @@ All values are updated step by step, so that a record costs the same with ten no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -35,6 +36,7 @@ from ft_rendezvous.core.model import (
     node_key,
     node_name,
 )
+from ft_rendezvous.core.placement import choose_candidates
 from ft_rendezvous.core.recent import RecentNames
 
 
@@ -117,6 +119,15 @@ class CheckpointWritten:
     """A worker of the current cycle has written a checkpoint."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A node died, or was replaced by a newer start of itself."""
+
+    key: str
+    incarnation: str
+    node: str
+
+
 Effect = Fence | FailureNote | NodeFinish | NodeExit | NodeUnfit | CheckpointWritten | Request
 """What follows from a record outside of the roster. A request is left to the coordinator."""
 
@@ -153,6 +164,12 @@ class Roster:
     """Nodes whose health check failed, with the reason, oldest first; without those that other nodes have replaced."""
     troubles: list[AnyWhy] = field(default_factory=list)
     """What happened to the sealed world, in the order of reading. Each is a reason to open the next cycle."""
+    losses: list[Loss] = field(default_factory=list)
+    """Losses that are not in the book of losses yet."""
+    parked: set[str] = field(default_factory=set)
+    """Live nodes that were lost too often. They are placed only if the others cannot form a world."""
+    parked_keys: frozenset[str] = frozenset()
+    """The same nodes, and those of them that are away, by their blame keys."""
     by_infra_rank: dict[int, str] = field(default_factory=dict)
     # Nodes that are over are forgotten after many others. That is safe: an incarnation that is over has no beat, and
     # does not begin to beat again. If it arrives once more, it is refused for that. Nothing else that a refused node
@@ -163,8 +180,8 @@ class Roster:
     refused: RecentNames = field(default_factory=RecentNames)
     """Incarnations that were not admitted."""
     _ranks: dict[str, int] = field(default_factory=dict)
-    _at_address: Counter[str] = field(default_factory=Counter)
-    """Number of live nodes at each address."""
+    _world_at: Counter[str] = field(default_factory=Counter)
+    """Number of nodes of the last world at each address."""
 
     def is_known(self, incarnation: str) -> bool:
         return incarnation in self.members or self._is_over(incarnation)
@@ -222,7 +239,8 @@ class Roster:
             member = self.members[arrival.incarnation] = Member(
                 arrival, Role.HOT_SPARE, (arrival.cycle_id, arrival.seq)
             )
-            self._at_address[arrival.node.addr] += 1
+            if self._is_parked(arrival):
+                self.parked.add(arrival.incarnation)
             self.unhealthy.pop(node_key(arrival.node), None)
             if self.unhealthy and len(self.members) + len(self.unhealthy) > self.max_nodes:
                 del self.unhealthy[next(iter(self.unhealthy))]
@@ -302,7 +320,7 @@ class Roster:
         name = node_name(withdrawal.node)
         self.unhealthy[node_key(withdrawal.node)] = f"{name}: {withdrawal.reason}"
         if withdrawal.incarnation in self.members:
-            self.drop(withdrawal.incarnation)
+            self.drop(withdrawal.incarnation, is_loss=False)
         return [NodeUnfit(withdrawal.incarnation, name, withdrawal.reason)]
 
     def refuse(self, incarnation: str) -> None:
@@ -330,11 +348,17 @@ class Roster:
         )
 
     def _blame_key(self, member: Member) -> str:
-        """Identifies the node across incarnations: its infra rank, or its address if no other node has that address."""
+        """Identifies a node across incarnations: its infra rank, or its address.
+
+        If several nodes of the last world share the address, only the incarnation is left. Nodes at that address that
+        are not in the world change nothing: a second start of the node may be there before the first one is known to
+        be dead, and the other way round.
+        """
         node = member.arrival.node
+        by_rank, by_address = blame_keys(member.arrival)
         if node.infra_rank is not None:
-            return blame_keys(member.arrival)[0]
-        return f"address {node.addr}" if self._at_address[node.addr] == 1 else member.arrival.incarnation
+            return by_rank
+        return by_address if self._world_at[node.addr] <= 1 else member.arrival.incarnation
 
     def ask_restart(self, by: str, reason: str) -> None:
         """An operator asks for a restart of the world."""
@@ -342,8 +366,11 @@ class Roster:
 
     # --- decisions of the coordinator ---------------------------------------------------------------
 
-    def drop(self, incarnation: str) -> None:
-        """A node is dead or replaced. Its incarnation never counts again."""
+    def drop(self, incarnation: str, is_loss: bool = True) -> None:
+        """A node is dead or replaced, or it must go. Its incarnation never counts again.
+
+        `is_loss`: whether the node died, or was started again. Such losses are counted.
+        """
         member = self.members.get(incarnation)
         if member is not None and member.role in (Role.ACTIVE, Role.AWAITED):
             lost = NodesLost((member.name,), (self._ranks[incarnation],))
@@ -351,7 +378,16 @@ class Roster:
             self.lost_count += 1
             if member.role is Role.ACTIVE:
                 self.troubles.append(lost)
+        if is_loss and member is not None and self._counts_as_loss(incarnation, member):
+            self.losses.append(Loss(self._blame_key(member), incarnation, member.name))
         self._remove(incarnation)
+
+    def _counts_as_loss(self, incarnation: str, member: Member) -> bool:
+        """Whether a node that dies now has disturbed a world, or may have: a cycle may have opened for its sake.
+
+        While the first world gathers, there is no world to disturb.
+        """
+        return bool(self.world) and member.role is not Role.FINISHED and incarnation not in self.draining
 
     def drain(self, incarnation: str) -> bool:
         """A live node has to give up its place. False if it has finished, or drains already."""
@@ -370,15 +406,21 @@ class Roster:
         self.arrived.pop(incarnation, None)
         self.awaited.pop(incarnation, None)
         self.draining.discard(incarnation)
+        self.parked.discard(incarnation)
         if member is not None:
             self.finished_live_count -= member.role is Role.FINISHED
-            addr = member.arrival.node.addr
-            self._at_address[addr] -= 1
-            if not self._at_address[addr]:
-                del self._at_address[addr]
             infra_rank = member.arrival.node.infra_rank
             if infra_rank is not None and self.by_infra_rank.get(infra_rank) == incarnation:
                 del self.by_infra_rank[infra_rank]
+
+    def park(self, keys: AbstractSet[str]) -> None:
+        """These nodes are parked from now on, and no others."""
+        if keys != self.parked_keys:
+            self.parked_keys = frozenset(keys)
+            self.parked = {name for name, member in self.members.items() if self._is_parked(member.arrival)}
+
+    def _is_parked(self, arrival: Arrival) -> bool:
+        return bool(self.parked_keys) and not self.parked_keys.isdisjoint(blame_keys(arrival))
 
     def reopen(self) -> None:
         """The next cycle is open. Active nodes are awaited, and every other node may arrive."""
@@ -395,6 +437,7 @@ class Roster:
         """The cycle is sealed. Placed nodes are active, and every other node waits for the next cycle."""
         self.world = tuple(self.arrived[incarnation] for incarnation in placement.ranks)
         self._ranks = {incarnation: rank for rank, incarnation in enumerate(placement.ranks)}
+        self._world_at = Counter(arrival.node.addr for arrival in self.world)
         self.unfinished = set(placement.ranks)
         self.spent_count = self.left_count = self.lost_count = self.drained_count = self.finished_count = 0
         self.lost.clear()
@@ -421,39 +464,66 @@ class Roster:
         member = self.members.get(incarnation)
         return member is not None and member.role is not Role.FINISHED and incarnation not in self.draining
 
+    def candidates(self, rules: PlacementRules) -> Mapping[str, Arrival]:
+        """The arrived nodes that may be placed."""
+        return choose_candidates(self.arrived, self.parked, rules)
+
     def arrived_fit(self, rules: PlacementRules) -> int:
         """How many of the arrived nodes can be placed together."""
-        return len(self.arrived) if rules.block == 1 else capacity([a.node for a in self.arrived.values()], rules)
+        return _fit(self.candidates(rules), rules)
 
     def joinable_fit(self, rules: PlacementRules) -> int:
-        """How many of the live nodes that have arrived, or still can, can be placed together."""
-        return self.joinable_count() if rules.block == 1 else capacity(self._joinable(), rules)
+        """How many of the live nodes that have arrived, or still can, can be placed together, parked or not."""
+        return self.joinable_count() if rules.block == 1 else _fit(self._joinable(), rules)
 
     def ready_fit(self, rules: PlacementRules, since: int) -> int:
         """How many of the nodes that arrived in cycle `since` or later can be placed together.
 
-        Late arrivals count too. A node that has not arrived since then may never arrive.
+        Late arrivals count too. A node that has not arrived since then may never arrive. A parked node counts only if
+        it is in the world: no larger world is formed for its sake.
         """
-        return capacity(self._joinable(since), rules)
+        ready = self._joinable(since)
+        hoped = {name: arrival for name, arrival in ready.items() if name not in self.parked or name in self._ranks}
+        return _fit(choose_candidates(hoped, self.parked, rules), rules)
+
+    def awaits_others(self, rules: PlacementRules, since: int) -> bool:
+        """Whether the arrived need parked nodes for a world, and the nodes that arrived since `since` do not."""
+        if self.parked.isdisjoint(self.candidates(rules)):
+            return False
+        return self.parked.isdisjoint(choose_candidates(self._joinable(since), self.parked, rules))
+
+    def parked_count(self) -> int:
+        """Number of nodes of the last world that are parked and not in the run under that incarnation."""
+        if not self.parked_keys:
+            return 0
+        return sum(seat.incarnation not in self.members and self._is_parked(seat) for seat in self.world)
 
     def undrained_fit(self, rules: PlacementRules) -> int:
         """How many of the live nodes that do not drain, finished or not, can be placed together."""
         members = self.members.items()
         return capacity([member.arrival.node for name, member in members if name not in self.draining], rules)
 
-    def can_lose(self, incarnation: str, rules: PlacementRules, since: int) -> bool:
-        """Whether enough nodes remain without this incarnation, which may be gone already."""
-        return capacity(self._joinable(since, but=incarnation), rules) >= rules.min_nodes
-
-    def _joinable(self, since: int = 0, but: str = "") -> list[NodeInfo]:
+    def find_blamed(self, note: FailureNote) -> list[str]:
+        """The live incarnations of the node that a failure is charged to. It may have been started again since."""
         return [
-            member.arrival.node
+            name
+            for name, member in self.members.items()
+            if member.role is not Role.FINISHED and (name == note.incarnation or note.key in blame_keys(member.arrival))
+        ]
+
+    def can_lose(self, note: FailureNote, rules: PlacementRules, since: int) -> bool:
+        """Whether enough nodes remain without the node of this failure, under any incarnation."""
+        return _fit(self._joinable(since, but=self.find_blamed(note)), rules) >= rules.min_nodes
+
+    def _joinable(self, since: int = 0, but: Sequence[str] = ()) -> dict[str, Arrival]:
+        return {
+            name: member.arrival
             for name, member in self.members.items()
             if member.role is not Role.FINISHED
             and name not in self.draining
-            and name != but
+            and name not in but
             and member.arrived_in >= since
-        ]
+        }
 
     def draining_actives(self, but: Sequence[str] = ()) -> list[str]:
         """Names of the nodes that train and drain."""
@@ -481,6 +551,11 @@ class Roster:
         member = self.members[incarnation]
         rank = f" (rank {self._ranks[incarnation]})" if member.role in (Role.ACTIVE, Role.AWAITED) else ""
         return member.name + rank
+
+
+def _fit(arrivals: Mapping[str, Arrival], rules: PlacementRules) -> int:
+    """How many of these nodes can be placed together."""
+    return len(arrivals) if rules.block == 1 else capacity([arrival.node for arrival in arrivals.values()], rules)
 
 
 def operator_names(node: NodeInfo) -> tuple[str, ...]:

@@ -59,6 +59,10 @@ class SealView:
     """Since when enough nodes for a world have arrived."""
     disagrees_since: float | None
     """Since when the counts and the records of this cycle disagree."""
+    parked_count: int = 0
+    """Nodes of the last world that were lost since, and are parked."""
+    awaits_others: bool = False
+    """The arrived can form a world only with parked nodes, and enough others are alive."""
 
 
 # --- reasons to wait --------------------------------------------------------------------------------
@@ -113,6 +117,12 @@ class AwaitsSurvivors:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitsOthers:
+    def __str__(self) -> str:
+        return "a world is possible only with nodes that were lost too often; last call for the others"
+
+
+@dataclass(frozen=True, slots=True)
 class Settles:
     def __str__(self) -> str:
         return "enough nodes have arrived; waiting settle_s for more"
@@ -124,7 +134,7 @@ class CountsDisagree:
         return "an arrival was counted and its record is not there yet"
 
 
-WaitReason = NeedsNodes | NeedsBlocks | AwaitsSurvivors | HopesForMore | Settles | CountsDisagree
+WaitReason = NeedsNodes | NeedsBlocks | AwaitsSurvivors | HopesForMore | AwaitsOthers | Settles | CountsDisagree
 
 
 # --- decisions --------------------------------------------------------------------------------------
@@ -175,6 +185,8 @@ def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
     hoped, last_call = _hoped_for(view, rules.placement), view.enough_since + rules.last_call_s
     if size < hoped and now < last_call:
         return Wait(HopesForMore(size, hoped), last_call)
+    if view.awaits_others and now < last_call:
+        return Wait(AwaitsOthers(), last_call)
     settled_at = view.enough_since + rules.settle_s
     if now < settled_at:
         return Wait(Settles(), settled_at)
@@ -215,9 +227,9 @@ def find_lack(
 def _hoped_for(view: SealView, rules: PlacementRules) -> int:
     """The world size that is worth a last call: that of the last world (at first the maximum), or of all that came.
 
-    Nodes that finished or drain do not count.
+    Nodes that finished, drain or are parked do not count.
     """
-    gone = view.finished_count + view.drained_count
+    gone = view.finished_count + view.drained_count + view.parked_count
     last = len(view.world) - gone if view.world else rules.max_nodes
     return max(rules.world_size(last), rules.world_size(view.ready_fit))
 

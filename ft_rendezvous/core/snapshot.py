@@ -27,6 +27,8 @@ class SnapshotNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """It is not in the run any more, or it drains."""
     finished: bool = False
     """Its workers ended well. It never trains again."""
+    parked: bool = False
+    """It was lost too often. It trains only if the other nodes cannot form a world."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -46,6 +48,7 @@ def take_snapshot(roster: Roster, run_id: str, cycle_id: int, settings: Mapping[
             ranks.get(incarnation),
             is_gone=incarnation in roster.draining,
             is_finished=member.role is Role.FINISHED,
+            is_parked=incarnation in roster.parked,
         )
         for incarnation, member in roster.members.items()
     ]
@@ -57,7 +60,9 @@ def take_snapshot(roster: Roster, run_id: str, cycle_id: int, settings: Mapping[
     return Snapshot(tuple(nodes), run_id, cycle_id, dict(settings))
 
 
-def _describe(node: NodeInfo, rank: int | None, is_gone: bool, is_finished: bool = False) -> SnapshotNode:
+def _describe(
+    node: NodeInfo, rank: int | None, *, is_gone: bool, is_finished: bool = False, is_parked: bool = False
+) -> SnapshotNode:
     return SnapshotNode(
         infra_rank=node.infra_rank,
         domain=node.domain_id,
@@ -67,6 +72,7 @@ def _describe(node: NodeInfo, rank: int | None, is_gone: bool, is_finished: bool
         rank=rank,
         gone=is_gone,
         finished=is_finished,
+        parked=is_parked,
     )
 
 
@@ -83,11 +89,20 @@ def restore(snapshot: Snapshot) -> tuple[dict[str, Arrival], tuple[Arrival, ...]
     return here, tuple(arrivals[number] for _, number in ranked)
 
 
+def find_parked(snapshot: Snapshot) -> set[str]:
+    """The parked nodes, by the incarnations that `restore` gives them."""
+    return {_incarnation(number) for number, node in enumerate(snapshot.nodes) if node.parked}
+
+
 def _check_infra_ranks(nodes: Sequence[SnapshotNode]) -> None:
     counts = Counter(node.infra_rank for node in nodes if node.infra_rank is not None)
     twice = [rank for rank, count in counts.items() if count > 1]
     if twice:
         raise ValueError(f"two live nodes have infra rank {twice[0]}: give every node its own")
+
+
+def _incarnation(number: int) -> str:
+    return f"{number:08d}"
 
 
 def _arrival(number: int, node: SnapshotNode) -> Arrival:
@@ -100,7 +115,7 @@ def _arrival(number: int, node: SnapshotNode) -> Arrival:
     info = NodeInfo(addr=node.addr, pid=node.pid, infra_rank=node.infra_rank, domain_id=node.domain, unit_id=node.unit)
     return Arrival(
         cycle_id=0,
-        incarnation=f"{number:08d}",
+        incarnation=_incarnation(number),
         seq=number,
         node=info,
         bootstrap_port=0,

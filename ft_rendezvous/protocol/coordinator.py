@@ -47,7 +47,7 @@ from ft_rendezvous.core.next_cycle import (
     decide_move,
     gather_losses,
 )
-from ft_rendezvous.core.placement import place
+from ft_rendezvous.core.placement import bench, place
 from ft_rendezvous.core.requests import Standing, decide_request
 from ft_rendezvous.core.roster import Fence, FenceCause, Roster
 from ft_rendezvous.core.sealing import GiveUp, Seal, SealView, Wait, WaitReason, decide_seal
@@ -149,7 +149,9 @@ class Coordinator:
         yield from self._grant(asked)
         yield from self.membership.judge_leases(self.view.no)
         self._correct_cause()
-        wake_at = self.membership.next_look_at
+        if self.phase is not Phase.CLOSED:
+            self.membership.book_losses()
+        wake_at = min(self.membership.next_look_at, self.membership.losses.next_end())
         if self.phase is Phase.OPEN:
             wake_at = min(wake_at, (yield from self._try_seal()))
         if self.phase is Phase.SEALED:
@@ -270,7 +272,9 @@ class Coordinator:
             case Seal():
                 if not (yield from self._settle(now)):
                     return now
-                yield from self._seal(place(self.roster.arrived, self.roster.world, decision.world_size, self.rules))
+                candidates = self.roster.candidates(self.rules)
+                placement = place(candidates, self.roster.world, decision.world_size, self.rules)
+                yield from self._seal(bench(placement, self.roster.arrived))
             case GiveUp():
                 yield from self.close(decision.verdict)
             case Wait():
@@ -283,7 +287,7 @@ class Coordinator:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
         ledger, failures = self.membership.ledger, len(self.membership.ledger.notes)
         excused = self._is_excused(self.cycle_id - 1)
-        settlement = ledger.settle(now, excused, lambda name: self.roster.can_lose(name, self.rules, self.cycle_id - 1))
+        settlement = ledger.settle(now, excused, lambda note: self.roster.can_lose(note, self.rules, self.cycle_id - 1))
         if failures:
             first = ledger.last if settlement.is_charged else None
             self.journal(journal.CycleSettled(cycle_id=self.cycle_id - 1, failures=failures, first=first))
@@ -292,12 +296,14 @@ class Coordinator:
             yield from self.close(Verdict(VerdictKind.FAILED, reason))
             return False
         bad = settlement.quarantined
-        if bad is None or bad.incarnation not in self.roster.members:
+        if bad is None:
             return True
-        self.roster.drop(bad.incarnation)
-        reason = ledger.explain_quarantine(bad)
-        yield from self.membership.fence(Fence(bad.incarnation, bad.node, FenceCause.QUARANTINED, reason))
-        return False
+        found, reason = self.roster.find_blamed(bad), ledger.explain_quarantine(bad)
+        for incarnation in found:
+            name = self.roster.members[incarnation].name
+            self.roster.drop(incarnation, is_loss=False)
+            yield from self.membership.fence(Fence(incarnation, name, FenceCause.QUARANTINED, reason))
+        return not found  # A blamed node that is away is refused when it comes back.
 
     def _tell_wait(self, reason: WaitReason, now: float) -> None:
         """Journal a reason to wait when it changes in kind, at most once a second when in numbers, and now and then."""
@@ -338,6 +344,8 @@ class Coordinator:
             unhealthy=tuple(self.roster.unhealthy.values()),
             enough_since=self.enough_since,
             disagrees_since=self.stored.disagrees_since,
+            parked_count=self.roster.parked_count(),
+            awaits_others=self.roster.awaits_others(self.rules, self.cycle_id - 1),
         )
 
     def _try_move(self) -> Move[float]:

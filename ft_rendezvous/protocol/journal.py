@@ -16,7 +16,7 @@ from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import AnyWhy, Outcome, Placement, Verdict, VerdictKind
 from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol.codec import BadRecord
-from ft_rendezvous.text import NAMED, count
+from ft_rendezvous.text import NAMED, count, duration
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -226,6 +226,33 @@ class NodeUnhealthy(_Entry, frozen=True, kw_only=True):
     reason: str
 
 
+class NodeParked(_Entry, frozen=True, kw_only=True):
+    """A node was lost too often. It is placed only if the other nodes cannot form a world.
+
+    Journaled when that loss is noticed, and again for every later incarnation of the node.
+    """
+
+    cycle_id: int
+    incarnation: str
+    node: str
+    losses: int
+    within_s: float
+    for_s: float
+    """Seconds until it is an ordinary node again."""
+
+    @property
+    def reason(self) -> str:
+        return f"lost {count(self.losses, 'time')} within {duration(self.within_s)}"
+
+
+class NodeUnparked(_Entry, frozen=True, kw_only=True):
+    """A live node that was parked is an ordinary node again."""
+
+    cycle_id: int
+    incarnation: str
+    node: str
+
+
 class WorkersEnded(_Entry, frozen=True, kw_only=True):
     """A node reports that its workers failed."""
 
@@ -253,6 +280,8 @@ Entry = (
     | NodeFinished
     | NodeWent
     | NodeUnhealthy
+    | NodeParked
+    | NodeUnparked
     | WorkersEnded
 )
 Journal = Callable[[Entry], None]
@@ -302,6 +331,16 @@ def log_entry(entry: Entry) -> None:
             log.debug("gone cycle=%d node=%s outcome=%s", entry.cycle_id, entry.node, entry.outcome)
         case NodeUnhealthy():
             log.warning("unhealthy cycle=%d node=%s: %s", entry.cycle_id, entry.node, entry.reason)
+        case NodeParked():
+            log.warning(
+                "parked cycle=%d node=%s: %s; for %s it trains only if too few others are there",
+                entry.cycle_id,
+                entry.node,
+                entry.reason,
+                duration(entry.for_s),
+            )
+        case NodeUnparked():
+            log.info("unparked cycle=%d node=%s", entry.cycle_id, entry.node)
         case CycleCalled(nodes=()):
             log.info("calling cycle=%d at the next checkpoint: %s", entry.cycle_id + 1, entry.reason)
         case CycleCalled():

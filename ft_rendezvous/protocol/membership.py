@@ -1,7 +1,7 @@
 """Which nodes are in the run, and which of them are alive: takes in what nodes wrote, judges leases, fences.
 
-Owns the roster, the leases and the ledger. Decides nothing about cycles. Written as moves, so it performs nothing
-itself.
+Owns the roster, the leases, the ledger and the book of losses. Decides nothing about cycles. Written as moves, so it
+performs nothing itself.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ft_rendezvous.core.blame import FailureNote, Ledger
 from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.core.leases import LeaseTable
 from ft_rendezvous.core.lifecycle import Role
+from ft_rendezvous.core.losses import LossBook
 from ft_rendezvous.core.model import (
     AnyRecord,
     Arrival,
@@ -51,7 +52,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Membership:
-    """The roster, the leases and the ledger, as of the last look."""
+    """The roster, the leases, the ledger and the book of losses, as of the last look."""
 
     settings: RunSettings
     keys: Keys
@@ -63,6 +64,7 @@ class Membership:
     rules: PlacementRules = field(init=False)
     leases: LeaseTable = field(init=False)
     ledger: Ledger = field(init=False)
+    losses: LossBook = field(init=False)
     cycle_id: int = field(init=False, default=0)
     is_open: bool = field(init=False, default=True)
     """Whether arrivals in the current cycle count."""
@@ -76,12 +78,15 @@ class Membership:
     """The last cycle in which the coordinator stood still for so long that nodes may have stopped their workers."""
     silent: set[str] = field(init=False, default_factory=set)
     """Nodes whose lease is half over."""
+    parked: set[str] = field(init=False, default_factory=set)
+    """Live nodes that the journal knows to be parked."""
 
     def __post_init__(self) -> None:
         self.rules = self.settings.placement_rules
         self.roster = Roster(max_nodes=self.settings.max_nodes)
         self.leases = LeaseTable(self.settings.lease_s, self.settings.beat_s)
         self.ledger = Ledger(self.settings.blame_rules)
+        self.losses = LossBook(self.settings.loss_rules)
         self.look_gap_s = self.settings.beat_s / 4
 
     def begin_cycle(self, cycle_id: int) -> None:
@@ -273,6 +278,43 @@ class Membership:
         self.roster.drop(incarnation)
         silent_s = self.leases.ages((incarnation,), self.clock()).get(incarnation, 0.0)
         yield from self.fence(Fence(incarnation, name, cause, reason, silent_s))
+
+    def book_losses(self) -> None:
+        """Park nodes that were lost too often, and end the parking of those whose time is over."""
+        now = self.clock()
+        for loss in self.roster.losses:
+            if self.losses.note(loss.key, now):
+                self._tell_parked(loss.incarnation, loss.node, self.losses.until[loss.key] - now)
+        self.roster.losses.clear()
+        self.roster.park(self.losses.parked(now))
+        if self.parked != self.roster.parked:
+            self._tell_parkings(now)
+
+    def _tell_parkings(self, now: float) -> None:
+        """Journal which live nodes are parked now, and which are not any more."""
+        members, before = self.roster.members, self.parked
+        self.parked = set(self.roster.parked)
+        for incarnation in sorted(self.parked - before):
+            arrival = members[incarnation].arrival
+            ends = [self.losses.until[key] for key in blame_keys(arrival) if key in self.losses.until]
+            self._tell_parked(incarnation, node_name(arrival.node), max(ends) - now)
+        for incarnation in sorted(before - self.parked):
+            if incarnation in members:
+                name = members[incarnation].name
+                self.journal(journal.NodeUnparked(cycle_id=self.cycle_id, incarnation=incarnation, node=name))
+
+    def _tell_parked(self, incarnation: str, name: str, for_s: float) -> None:
+        rules = self.losses.rules
+        self.journal(
+            journal.NodeParked(
+                cycle_id=self.cycle_id,
+                incarnation=incarnation,
+                node=name,
+                losses=rules.max_node_losses,
+                within_s=rules.window_s,
+                for_s=for_s,
+            )
+        )
 
     def fence(self, fence: Fence) -> Move[None]:
         """End an incarnation: nothing it says counts any more."""

@@ -27,7 +27,11 @@ def run_of(nnodes: tuple[int, int], conf: dict[str, Any]) -> RunSettings:
             "at most 8 of MAX=10 nodes can train: they come in blocks of 4: make MAX 12, or expect 2 to wait",
         ),
         ((2, 4), {"unit_from": "env:RACK"}, "unit_from=env:RACK has no effect with unit_size=1: set unit_size"),
-        ((2, 4), {"max_node_failures": 0, "quarantine_s": 9}, "quarantine_s=9 has no effect with max_node_failures=0"),
+        (
+            (2, 4),
+            {"max_node_failures": 0, "max_node_losses": 0, "quarantine_s": 9},
+            "quarantine_s=9 has no effect with max_node_failures=0 and max_node_losses=0",
+        ),
         ((2, 4), {"crash_loop": 0, "crash_loop_s": 9}, "crash_loop_s=9 has no effect with crash_loop=0"),
     ],
 )
@@ -46,6 +50,8 @@ def test_a_setting_without_effect_is_reported(nnodes: tuple[int, int], conf: dic
         ((4, 8), {"unit_size": 2, "unit_from": "env:RACK"}),
         ((2, 4), {"max_node_failures": 0}),
         ((2, 4), {"quarantine_s": 9, "crash_loop_s": 9}),
+        ((2, 4), {"max_node_failures": 0, "quarantine_s": 9}),
+        ((2, 4), {"max_node_losses": 0, "quarantine_s": 9}),
     ],
 )
 def test_what_has_an_effect_is_not_remarked_on(nnodes: tuple[int, int], conf: dict[str, Any]) -> None:

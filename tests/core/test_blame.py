@@ -31,7 +31,7 @@ def fail(
 ) -> Settlement:
     for one in notes:
         ledger.note(one)
-    return ledger.settle(now, is_excused, lambda _incarnation: can_lose)
+    return ledger.settle(now, is_excused, lambda _note: can_lose)
 
 
 # --- which was first ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from ft_rendezvous.core.explain import (
     CameBack,
     InOrder,
     Kept,
+    LastChoice,
     Moved,
     Nowhere,
     PlacementLine,
@@ -24,13 +25,14 @@ from ft_rendezvous.core.explain import (
     TooFew,
     Torn,
     explain,
+    foresee,
     summarize,
 )
 from ft_rendezvous.core.model import Arrival, NodeInfo, node_name
 from ft_rendezvous.core.placement import place
 from ft_rendezvous.text import NAMED
 from tests.core.build import arrival
-from tests.core.worlds import World, by_name, capacity_of, placed, seat, worlds
+from tests.core.worlds import World, by_name, placed, seat, worlds
 
 RULES = PlacementRules(min_nodes=2, max_nodes=9)
 SEGMENTS_OF_2 = replace(RULES, segment=2)
@@ -55,6 +57,7 @@ class Case:
     arrived: Sequence[Arrival]
     previous: Sequence[Arrival] = ()
     rules: PlacementRules = RULES
+    parked: Sequence[Arrival] = ()
 
 
 CASES = [
@@ -116,13 +119,22 @@ CASES = [
     ),
     Case(Nowhere("domain"), "spare: it has no domain", seat(9), [A1, A2, seat(9)], (), SEGMENTS_OF_2),
     Case(Nowhere("unit"), "spare: it has no unit", seat(9), [X1, X2, seat(9)], (), UNITS_OF_2),
+    Case(
+        LastChoice(),
+        "spare: parked, because it was lost too often",
+        A2,
+        [A1, A2, A3],
+        [A1, A2, A3],
+        ELASTIC,
+        parked=[A2],
+    ),
+    Case(Kept(), "keeps its rank", A2, [A1, A2], [A1, A2], parked=[A2]),
 ]
 
 
 def lines_of(case: Case) -> list[PlacementLine]:
-    arrived = by_name(case.arrived)
-    size = case.rules.world_size(capacity_of(case.arrived, case.rules))
-    return explain(place(arrived, case.previous, size, case.rules), arrived, case.previous, case.rules)
+    outlook = foresee(by_name(case.arrived), case.previous, case.rules, set(by_name(case.parked)))
+    return list(outlook.lines)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.text)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ft_rendezvous.core.capacity import PlacementRules, Ranks, Spread
 from ft_rendezvous.core.model import Arrival, NodeInfo
-from ft_rendezvous.core.placement import place
+from ft_rendezvous.core.placement import bench, choose_candidates, place
 from tests.core.naive import FAR, KEPT, NEAR, OWN, Judge
 from tests.core.variants import VARIANTS, Placing
 from tests.core.worlds import KINDS, Kind, World, by_name, capacity_of, names, placed, seat, worlds
@@ -444,3 +444,30 @@ def test_a_world_that_is_not_spread_is_not_moved_to_spread_it() -> None:
 
 def test_ranks_by_topology_are_given_out_anew() -> None:
     check(replace(RULES, ranks=Ranks.TOPOLOGY), at("A", 1, 2, 3), at("A", 3, 2, 4), [1, 2, 3], [])
+
+
+# --- parked nodes -----------------------------------------------------------------------------------
+
+
+@given(world=worlds(), data=st.data())
+def test_parked_nodes_are_the_last_choice(world: World, data: st.DataObject) -> None:
+    """If the others can form a world, no parked node is a candidate. If they cannot, all nodes are."""
+    arrived = by_name(world.arrived)
+    parked = data.draw(st.sets(st.sampled_from(sorted(arrived)))) if arrived else set()
+    rules = replace(world.rules, min_nodes=data.draw(st.integers(1, 3)) * world.rules.block)
+    candidates = choose_candidates(arrived, parked, rules)
+    others = [one for name, one in arrived.items() if name not in parked]
+    assert set(candidates) == set(by_name(others) if capacity_of(others, rules) >= rules.min_nodes else arrived)
+    is_possible = capacity_of(arrived.values(), rules) >= rules.min_nodes
+    assert (capacity_of(candidates.values(), rules) >= rules.min_nodes) == is_possible, "parking loses no world"
+
+
+@given(world=worlds(), data=st.data())
+def test_a_parked_node_that_is_not_placed_is_a_standby(world: World, data: st.DataObject) -> None:
+    arrived = by_name(world.arrived)
+    candidates = {name: arrived[name] for name in data.draw(st.sets(st.sampled_from(sorted(arrived)))) if arrived}
+    size = world.rules.world_size(capacity_of(candidates.values(), world.rules))
+    placement = place(candidates, world.previous, size, world.rules)
+    benched = bench(placement, arrived)
+    assert benched.ranks == placement.ranks
+    assert sorted([*benched.ranks, *benched.standbys]) == sorted(arrived)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.capacity import PlacementRules, Policy
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import (
     AnyRecord,
@@ -520,6 +521,26 @@ def test_blame_goes_to_the_infra_rank_else_to_an_address_of_its_own_else_to_the_
     ]
 
 
+def test_a_second_start_at_the_same_address_does_not_hide_the_first() -> None:
+    """Without an infra rank both are there until the first one loses its lease."""
+    roster = sealed_roster([1, 2])
+    take(roster, arrival(3, info=node(3, addr="host1")), 1, is_open=False)
+    note = charge(roster, timed(1))
+    assert note is not None
+    assert note.key == "address host1"
+    assert roster.find_blamed(note) == [ONE, incarnation(3)]
+    assert not roster.can_lose(note, PlacementRules(min_nodes=2, max_nodes=3), 0)
+
+
+def test_blame_does_not_reach_a_node_that_has_finished() -> None:
+    """It never trains again, and it must hear the verdict."""
+    roster = sealed_roster([1, 2])
+    note = charge(roster, timed(1))
+    assert note is not None
+    take(roster, finish(1), 1, is_open=False)
+    assert roster.find_blamed(note) == []
+
+
 def test_unfit_nodes_that_were_replaced_do_not_count_for_ever() -> None:
     """Losing a rack later must not end a run for nodes that were replaced long ago."""
     roster = Roster(max_nodes=3)
@@ -536,3 +557,120 @@ def test_unfit_nodes_that_were_replaced_do_not_count_for_ever() -> None:
         assert len(roster.unhealthy) == 1
         take(roster, fresh, 1, is_open=True)
         assert roster.unhealthy == {}
+
+
+# --- parked nodes -----------------------------------------------------------------------------------
+
+ELASTIC = PlacementRules(min_nodes=2, max_nodes=9, policy=Policy.ELASTIC)
+
+
+def keys_of(roster: Roster) -> list[str]:
+    return [loss.key for loss in roster.losses]
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.FINISHED])
+def test_a_death_counts_as_a_loss_of_that_node_once_there_is_a_world(role: Role) -> None:
+    roster = roster_with(role)
+    roster.drop(ONE)
+    assert keys_of(roster) == (["address host1"] if roster.world else [])
+
+
+def test_a_node_that_is_replaced_by_a_newer_start_was_lost() -> None:
+    roster = Roster()
+    for number in (1, 2):
+        take(roster, arrival(number, info=node(number, infra_rank=number)), 1, is_open=True)
+    roster.seal(Placement((ONE, TWO), ()))
+    take(roster, arrival(3, info=node(3, infra_rank=1, addr="host1")), 1, is_open=False)
+    assert keys_of(roster) == ["infra rank 1"]
+
+
+def test_what_is_no_loss() -> None:
+    """A goodbye, a drain, a failed health check, a quarantine, and a node that has finished."""
+    roster = sealed_roster([1, 2, 3, 4, 5])
+    take(roster, goodbye(1, Outcome.LEFT, 1), 1, is_open=False)
+    roster.drain(TWO)
+    roster.drop(TWO)
+    sick = arrival(3)
+    take(roster, Withdrawal(cycle_id=1, incarnation=sick.incarnation, node=sick.node, reason="r"), 1, is_open=False)
+    roster.drop(incarnation(4), is_loss=False)
+    take(roster, finish(1, 5), 1, is_open=False)
+    roster.drop(incarnation(5))
+    assert keys_of(roster) == []
+
+
+def test_a_node_is_parked_under_every_incarnation_until_its_time_is_over() -> None:
+    roster = sealed_roster([1, 2])
+    roster.park({"address host3", "infra rank 7"})
+    for number, info in ((3, node(3)), (4, node(4, infra_rank=7)), (5, node(5, infra_rank=3))):
+        take(roster, arrival(number, info=info), 1, is_open=False)
+    assert roster.parked == {incarnation(3), incarnation(4)}
+    roster.drop(incarnation(3))
+    assert roster.parked == {incarnation(4)}
+    roster.park(set())
+    assert roster.parked == set()
+    roster.park({"address host1"})
+    assert roster.parked == {ONE}
+
+
+def test_no_larger_world_is_hoped_for_with_a_parked_node() -> None:
+    roster = sealed_roster([1, 2])
+    roster.park({"address host3"})
+    take(roster, arrival(3), 1, is_open=False)
+    assert (roster.ready_fit(ELASTIC, 1), roster.joinable_fit(ELASTIC)) == (2, 3)
+    take(roster, arrival(4), 1, is_open=False)
+    assert roster.ready_fit(ELASTIC, 1) == 3
+    roster.park(set())
+    assert roster.ready_fit(ELASTIC, 1) == 4
+
+
+def test_a_parked_node_that_is_needed_counts_and_another_one_brings_no_growth() -> None:
+    """Two nodes train, and one of them is parked. Another parked node waits."""
+    roster = sealed_roster([1, 2])
+    roster.park({"address host2", "address host3"})
+    take(roster, arrival(3), 1, is_open=False)
+    assert roster.ready_fit(ELASTIC, 1) == 2, "the world as it is"
+    take(roster, arrival(4), 1, is_open=False)
+    assert roster.ready_fit(ELASTIC, 1) == 2, "a world without the parked nodes would be no larger"
+    take(roster, arrival(5), 1, is_open=False)
+    assert roster.ready_fit(ELASTIC, 1) == 3
+
+
+@pytest.mark.parametrize(
+    ("arrived", "fit", "awaits"),
+    [
+        pytest.param([1], 1, False, id="too few, and parked nodes are not there"),
+        pytest.param([1, 3], 2, True, id="enough with the parked one; another node is on its way"),
+        pytest.param([1, 2], 2, False, id="enough without"),
+        pytest.param([1, 2, 3], 2, False, id="enough without, and the parked one is there"),
+    ],
+)
+def test_a_parked_node_counts_only_if_the_others_are_too_few(arrived: list[int], fit: int, awaits: bool) -> None:
+    roster = sealed_roster([1, 2], standby=[3])
+    roster.park({"address host3"})
+    roster.reopen()
+    for number in arrived:
+        take(roster, arrival(number, cycle_id=2), 2, is_open=True)
+    assert (roster.arrived_fit(ELASTIC), roster.awaits_others(ELASTIC, 1)) == (fit, awaits)
+
+
+def test_others_that_have_not_come_for_long_are_not_awaited() -> None:
+    roster = sealed_roster([1, 2], standby=[3])
+    roster.park({"address host3"})
+    for cycle_id in (2, 3):
+        roster.reopen()
+        for number in (1, 3):
+            take(roster, arrival(number, cycle_id=cycle_id), cycle_id, is_open=True)
+        assert roster.awaits_others(ELASTIC, cycle_id - 1) == (cycle_id == 2)
+        roster.seal(Placement((ONE, incarnation(3)), ()))
+
+
+def test_parked_nodes_of_the_last_world_that_are_gone_are_counted() -> None:
+    roster = sealed_roster([1, 2, 3])
+    roster.park({"address host3"})
+    assert roster.parked_count() == 0, "it still trains"
+    roster.drop(incarnation(3))
+    assert roster.parked_count() == 1
+    take(roster, arrival(4, info=node(4, addr="host3")), 1, is_open=False)
+    assert roster.parked_count() == 1, "it is back, and does not count"
+    roster.park(set())
+    assert roster.parked_count() == 0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ft_rendezvous.core.capacity import PlacementRules, Policy
 from ft_rendezvous.core.model import Arrival, Verdict, VerdictKind
 from ft_rendezvous.core.sealing import (
+    AwaitsOthers,
     AwaitsSurvivors,
     CountsDisagree,
     GiveUp,
@@ -324,6 +325,15 @@ def world_of(size: int) -> tuple[Arrival, ...]:
             view_of(4, world=world_of(5), drained_count=1), OPENED_AT + 2, Seal(4), id="no call for drained nodes"
         ),
         pytest.param(
+            view_of(4, world=world_of(5), parked_count=1), OPENED_AT + 2, Seal(4), id="no call for parked nodes"
+        ),
+        pytest.param(
+            view_of(3, world=world_of(5), parked_count=1),
+            OPENED_AT + 2,
+            waits(HopesForMore(3, 4), OPENED_AT + 45),
+            id="a call for lost nodes beside the parked",
+        ),
+        pytest.param(
             view_of(3, world=world_of(5), drained_count=1),
             OPENED_AT + 2,
             waits(HopesForMore(3, 4), OPENED_AT + 45),
@@ -389,6 +399,21 @@ def test_elastic_worlds_are_of_whole_segments(
 ) -> None:
     view = view_with(ELASTIC_SEGMENTS, *in_domains(domains), enough_since=OPENED_AT, **changes)
     assert decide_seal(view, now, ELASTIC_SEGMENTS) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        pytest.param(OPENED_AT + 2, Wait(AwaitsOthers(), OPENED_AT + 45), id="others come first"),
+        pytest.param(OPENED_AT + 45, Seal(3), id="but not for ever"),
+    ],
+)
+@pytest.mark.parametrize("policy", Policy)
+def test_a_world_with_parked_nodes_waits_for_a_last_call_to_others(
+    policy: Policy, now: float, expected: object
+) -> None:
+    rules = replace(RULES, placement=replace(RULES.placement, policy=policy))
+    assert decide_seal(view_of(3, world=world_of(3), awaits_others=True), now, rules) == expected
 
 
 def test_a_fixed_world_hopes_for_no_more_nodes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ft_rendezvous.core.snapshot import Snapshot, SnapshotNode, restore, take_snapshot
+from ft_rendezvous.core.snapshot import Snapshot, SnapshotNode, find_parked, restore, take_snapshot
 from tests.core.build import arrival, incarnation, node, sealed_roster
 
 
@@ -25,6 +25,15 @@ def test_a_live_roster_goes_to_a_file_and_back() -> None:
     assert world[0].incarnation in here
     (newcomer,) = (a.node for a in here.values() if a.node.addr == "host5")
     assert (newcomer.infra_rank, newcomer.domain_id, newcomer.unit_id) == (9, "B", "u")
+    assert find_parked(kept) == set()
+
+
+def test_a_snapshot_knows_the_parked_nodes() -> None:
+    roster = sealed_roster([1, 2], standby=[3])
+    roster.park({"address host3"})
+    taken = take_snapshot(roster, "job", 1, {})
+    here, _ = restore(taken)
+    assert [here[name].node.addr for name in find_parked(taken)] == ["host3"]
 
 
 @pytest.mark.parametrize(

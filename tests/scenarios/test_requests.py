@@ -396,6 +396,59 @@ def test_a_quarantined_node_may_return_later_and_not_before() -> None:
     assert late.participant.incarnation in cluster.coordinator.roster.members
 
 
+@pytest.mark.parametrize("has_infra_ranks", [True, False])
+def test_a_blamed_node_that_is_back_under_a_new_incarnation_is_quarantined_too(has_infra_ranks: bool) -> None:
+    """Its agent gave up, and was started again before the next world is sealed."""
+    cluster = Cluster(RunSettings(run_id="r", min_nodes=2, max_nodes=3, crash_loop=0, max_node_failures=1), SimStore())
+    for number in range(3):
+        cluster.join(f"n{number}", infra_rank=number if has_infra_ranks else None)
+        cluster.settle()
+    cluster.nodes["n0"].is_busy = True
+    fail_and_give_up(cluster, "n1")
+    again = cluster.join("again", infra_rank=1 if has_infra_ranks else None, addr="n1")
+    cluster.settle()
+    assert again.participant.incarnation in cluster.coordinator.roster.arrived
+    cluster.nodes["n0"].is_busy = False
+    cluster.advance(2.0)
+    assert seats(cluster) == {"n0": 0, "n2": 1}
+    assert isinstance(again.outcome, Refused)
+    assert "quarantined for 3600 s: its workers were the first to fail in 1 cycles" in str(again.outcome)
+
+
+def test_a_blamed_node_that_is_away_at_the_seal_is_refused_when_it_comes_back() -> None:
+    cluster = run_of(2, 1, max_node_failures=1)
+    fail_and_give_up(cluster, "n1")
+    cluster.advance(1.0)
+    assert seats(cluster) == {"n0": 0, "n2": 1}
+    again = cluster.join("again", infra_rank=1, addr="n1")
+    cluster.advance(2.0)
+    assert isinstance(again.outcome, Refused)
+    assert "in quarantine for another" in str(again.outcome)
+
+
+def test_a_new_incarnation_of_the_blamed_node_is_not_one_of_those_that_can_take_over() -> None:
+    """Without a spare the run keeps its nodes, also a bad one that was started again."""
+    cluster = run_of(2, 0, max_node_failures=1, max_nodes=3)
+    cluster.nodes["n0"].is_busy = True
+    fail_and_give_up(cluster, "n1")
+    cluster.join("again", infra_rank=1, addr="n1")
+    cluster.settle()
+    cluster.nodes["n0"].is_busy = False
+    cluster.advance(2.0)
+    assert seats(cluster) == {"n0": 0, "again": 1}
+    assert cluster.coordinator.membership.ledger.until == {}, "it may come back at any time"
+
+
+def fail_and_give_up(cluster: Cluster, name: str) -> None:
+    """Its workers fail, and its agent has no restarts left."""
+    node = cluster.nodes[name]
+    assert node.place is not None
+    node.participant.worker_exit = WorkerExit("exit code 1", rank=0, exit_code=1, after_s=50.0)
+    perform_move(node.store, node.participant.report_failure(node.place.cycle_id))
+    node.leave(Outcome.FAILED, "exit code 1")
+    cluster.settle()
+
+
 # --- unfit nodes ------------------------------------------------------------------------------------
 
 

@@ -147,6 +147,10 @@ class Stage:
                 return f"hears goodbye of {entry.node}: {entry.outcome}"
             case journal.NodeUnhealthy():
                 return f"hears that {entry.node} is unhealthy: {entry.reason}"
+            case journal.NodeParked():
+                return f"parks {self._name(entry.incarnation)} for {entry.for_s:g} s: {entry.reason}"
+            case journal.NodeUnparked():
+                return f"ends the parking of {self._name(entry.incarnation)}"
             case journal.CyclePlaced():
                 return f"places cycle {entry.cycle_id}: {entry.counts}; {entry.effect}"
             case journal.CycleCalled(nodes=()):

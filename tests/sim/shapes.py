@@ -91,6 +91,7 @@ def draw_shape(rng: Random, min_nodes: int | None = None, has_faults: bool = Tru
         last_call_s=rng.choice((0.5, 2.0, lease_s, 2 * lease_s)),
         settle_s=rng.choice((0.0, 0.0, 0.3)),
         max_node_failures=0,
+        max_node_losses=0,
         crash_loop=0,
         drain_grace_s=rng.choice((0.0, 2.0, 5.0)),
     )

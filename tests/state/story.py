@@ -143,6 +143,17 @@ class Story:
         )
         self.tell(fenced, LEASE_S / 2)
 
+    def park(self, rank: int, for_s: float) -> None:
+        parked = journal.NodeParked(
+            cycle_id=self.cycle_id,
+            incarnation=self.lives[rank],
+            node=self.name(rank),
+            losses=3,
+            within_s=3600.0,
+            for_s=for_s,
+        )
+        self.tell(parked)
+
 
 def tell_story() -> Story:
     """The whole night; `marks` has the moments at which to stop."""
@@ -201,7 +212,9 @@ def _lose_and_flap(story: Story) -> None:
         story.join(6, 30.0, is_spare=True)
         story.train(300, 10)
         story.lose(6)
+    story.park(6, for_s=3600.0)
     story.join(6, 40.0, is_spare=True)
+    story.park(6, for_s=3560.0)
     story.train(1_500, 10)
     story.silence(6, 2.6)
     story.mark("a spare is silent")

@@ -221,6 +221,38 @@ def test_nodes_fall_silent_are_heard_again_or_die() -> None:
     assert "no beat" in dead.status_detail
 
 
+def parking(story: Story, number: int) -> journal.NodeParked:
+    return journal.NodeParked(
+        cycle_id=1, incarnation=story.names[number], node="n", losses=3, within_s=600.0, for_s=590.0
+    )
+
+
+def test_a_parked_node_says_so_until_it_is_an_ordinary_node_again() -> None:
+    story = training()
+    story.tell(parking(story, 0))
+    assert view_nodes(story.state)[0].status_detail == "parked: lost 3 times within 10 min 00 s"
+    assert story.role(0) is NodeRole.ACTIVE, "too few others are there"
+    story.tell(journal.NodeUnparked(cycle_id=1, incarnation=story.names[0], node="n"))
+    assert view_nodes(story.state)[0].status_detail == ""
+
+
+def test_an_incarnation_that_was_lost_says_that_its_node_is_parked() -> None:
+    story = training()
+    story.lose(0, after_s=5.0)
+    story.tell(parking(story, 0))
+    assert view_nodes(story.state)[-1].status_detail == "lost: no beat for 5 s; parked: lost 3 times within 10 min 00 s"
+
+
+def test_a_parked_node_that_drains_says_that_it_drains() -> None:
+    story = training()
+    name = story.names[0]
+    story.tell(parking(story, 0))
+    called = journal.CycleCalled(cycle_id=1, incarnations=(name,), roles=(Role.ACTIVE,), nodes=("n",), reason="SIGUSR1")
+    story.tell(called)
+    story.tell(journal.NodeUnparked(cycle_id=1, incarnation=name, node="n"))
+    assert view_nodes(story.state)[0].status_detail == "draining: SIGUSR1"
+
+
 def test_quarantined_drained_and_refused() -> None:
     story = training()
     fence = journal.NodeFenced(

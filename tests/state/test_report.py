@@ -91,6 +91,7 @@ def test_the_story_has_its_slow_its_flapping_and_its_failed(tmp_path: Path) -> N
     ]
     (place,) = report.flapping()
     assert (place.key, place.incarnations, place.silences, dict(place.fences)) == ("infra rank 6", 4, 4, {"lost": 3})
+    assert place.was_parked
     assert {cycle_id: notes.failure_count for cycle_id, notes in report.notes.items() if notes.failures} == {1: 1, 4: 1}
     assert [span.phase.value for span in report.spans] == ["waiting", *["training", "lost"] * 4, "training"]
 

@@ -37,6 +37,8 @@ def test_every_kind_of_event_has_its_sentence() -> None:
         journal.HostLeft(),
         journal.CauseCorrected(cycle_id=2, why=NodesLost(("n1",), (3,))),
         journal.NodeUnhealthy(cycle_id=1, incarnation="a" * 16, node="n1", reason="a bad disk"),
+        journal.NodeParked(cycle_id=1, incarnation="a" * 16, node="n1", losses=3, within_s=3600.0, for_s=3595.0),
+        journal.NodeUnparked(cycle_id=1, incarnation="a" * 16, node="n1"),
         journal.CycleCalled(cycle_id=1, incarnations=(), roles=(), nodes=(), reason="growth"),
         journal.CycleSettled(cycle_id=1, failures=2, first=None),
     ]
@@ -45,6 +47,8 @@ def test_every_kind_of_event_has_its_sentence() -> None:
         "the store host was ended, and the run with it",
         "the cause of cycle 2 is corrected: lost n1 (rank 3)",
         "n1 is not fit to train: a bad disk",
+        "n1 is parked for 59 min 55 s: lost 3 times within 1 h 00 min",
+        "n1 is not parked any more",
         "cycle 2 is called at the next checkpoint: growth",
         "cycle 1 is settled: no node is charged for 2 failures",
     ]

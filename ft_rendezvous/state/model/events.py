@@ -87,6 +87,8 @@ SOURCES: dict[type, SourceType] = {
             journal.NodeFinished,
             journal.NodeWent,
             journal.NodeUnhealthy,
+            journal.NodeParked,
+            journal.NodeUnparked,
             journal.WorkersEnded,
         ),
         SourceType.NODE,

@@ -89,11 +89,7 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
         case journal.CyclePlaced():
             _update_cycle(state, entry.cycle_id, placement=str(entry))
         case journal.CycleCalled():
-            for incarnation, role in zip(entry.incarnations, entry.roles, strict=True):
-                member = state.members[incarnation]
-                _count_out(state, member)
-                member.role = NodeRole(role)
-                member.is_draining, member.status_detail = True, f"draining: {entry.reason}"
+            _call(state, entry)
         case journal.WorkersEnded():
             _fail(state, time_ns, entry.failure)
         case journal.CycleSettled():
@@ -108,6 +104,8 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
             _go(state, time_ns, entry)
         case journal.NodeUnhealthy():
             _stay_away(state, time_ns, entry)
+        case journal.NodeParked() | journal.NodeUnparked():
+            _park(state, entry)
         case journal.RecordRefused():
             state.refused_records += 1
         case journal.RunBegan():
@@ -256,6 +254,24 @@ def _stay_away(state: RunState, time_ns: int, entry: journal.NodeUnhealthy) -> N
     # It may never have joined. A fenced node may still say that it is unfit.
     if member is not None and member.status is not NodeStatus.DEAD:
         _end_member(state, time_ns, member, f"unfit: {entry.reason}", member.role)
+
+
+def _call(state: RunState, entry: journal.CycleCalled) -> None:
+    for incarnation, role in zip(entry.incarnations, entry.roles, strict=True):
+        member = state.members[incarnation]
+        _count_out(state, member)
+        member.role = NodeRole(role)
+        member.is_draining, member.status_detail = True, f"draining: {entry.reason}"
+
+
+def _park(state: RunState, entry: journal.NodeParked | journal.NodeUnparked) -> None:
+    """Say so at the incarnation that was lost, and at each one that came later."""
+    member = state.members[entry.incarnation]
+    text = f"parked: {entry.reason}" if isinstance(entry, journal.NodeParked) else ""
+    if member.status is NodeStatus.DEAD:
+        member.status_detail = f"{member.status_detail}; {text}"
+    elif not member.is_draining:
+        member.status_detail = text
 
 
 def _end(state: RunState, time_ns: int, verdict: Verdict) -> None:

@@ -91,6 +91,10 @@ def _describe(entry: AnyEntry, names: Mapping[str, str]) -> str:
             return f"{entry.node} went, {entry.outcome}" + (f": {entry.reason}" if entry.reason else "")
         case journal.NodeUnhealthy():
             return f"{entry.node} is not fit to train: {entry.reason}"
+        case journal.NodeParked():
+            return f"{entry.node} is parked for {duration(entry.for_s)}: {entry.reason}"
+        case journal.NodeUnparked():
+            return f"{entry.node} is not parked any more"
         case journal.WorkersEnded():
             failure = entry.failure
             after = "" if failure.after_s is None else f" after {duration(failure.after_s)}"

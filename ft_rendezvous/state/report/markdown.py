@@ -166,7 +166,7 @@ def _flapping(report: RunReport) -> Iterator[str]:
         yield ""
         return
     yield from _table(
-        ("node", ">lives", ">silences", ">fenced", ">failures"),
+        ("node", ">lives", ">silences", ">fenced", ">failures", "parked"),
         [_history_row(history) for history in flapping[:FLAPPING_SHOWN]],
     )
     if len(flapping) > FLAPPING_SHOWN:
@@ -176,7 +176,8 @@ def _flapping(report: RunReport) -> Iterator[str]:
 
 def _history_row(history: NodeHistory) -> tuple[str, ...]:
     causes = ", ".join(f"{number} {cause}" for cause, number in sorted(history.fences.items()))
-    return (history.name, str(history.incarnations), str(history.silences), causes or "0", str(history.failures))
+    counts = (str(history.incarnations), str(history.silences), causes or "0", str(history.failures))
+    return (history.name, *counts, "yes" if history.was_parked else "")
 
 
 def _failures(report: RunReport) -> Iterator[str]:

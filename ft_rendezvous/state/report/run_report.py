@@ -99,6 +99,8 @@ class NodeHistory:
     silences: int = 0
     fences: Counter[str] = field(default_factory=Counter)
     failures: int = 0
+    was_parked: bool = False
+    """It was lost so often that it trained only if too few others were there."""
 
     @property
     def is_flapping(self) -> bool:
@@ -159,6 +161,9 @@ class RunReport:
             case journal.NodeFenced() if not state.status.is_terminal():
                 if (known := self._known(entry.incarnation)) is not None:
                     known.fences[str(entry.cause)] += 1
+            case journal.NodeParked():
+                if (known := self._known(entry.incarnation)) is not None:
+                    known.was_parked = True
         if isinstance(entry, _PHASE_CHANGES):
             self._move(state, time_ns)
         self._time_ns = time_ns

@@ -188,6 +188,11 @@ const SENTENCES = {
     `${e.node} went, ${e.outcome}${tail(e.reason)}.`,
   ],
   NodeUnhealthy: (e) => ["bad", `${e.node} is not fit to train${tail(e.reason)}.`],
+  NodeParked: (e) => [
+    "warn",
+    `${e.node} is parked for ${duration(e.for_s)}: it was lost ${count(e.losses, "time")} within ${duration(e.within_s)}.`,
+  ],
+  NodeUnparked: (e) => ["good", `${e.node} is not parked any more.`],
   WorkersEnded: (e) => ["bad", `Workers failed on ${failureText(e.failure)}`],
   StateTold: () => ["plain", "Events before this are not kept here any more; the server sent the state as of now."],
 };
