@@ -187,6 +187,10 @@ class Eyes:
         self.world.tell(process.name, f"its {thread} died: {type(error).__name__}: {error}")
         self._tell("thread_dies", process, thread, error)
 
+    def host_leaves(self) -> None:
+        self.world.tell("host", "leaves: no other node is in the run")
+        self._tell("host_leaves")
+
     def second_passes(self) -> None:
         self._tell("second_passes")
 
