@@ -283,12 +283,13 @@ def one_look_per_lease() -> AbstractContextManager[Any]:
     """A coordinator that plans to look seldom cannot tell its own pause from a node's silence."""
     original = Membership.judge_leases
 
-    def judge_leases(self: Membership, published: int) -> Move[None]:
+    def judge_leases(self: Membership, published: int) -> Move[float]:
         before = self.leases.looked_at
-        yield from original(self, published)
+        stall_s = yield from original(self, published)
         if self.leases.looked_at is not None and self.leases.looked_at != before:
             self.look_gap_s = self.settings.lease_s
             self.next_look_at = self.leases.looked_at + self.look_gap_s
+        return stall_s
 
     return patch.object(Membership, "judge_leases", judge_leases)
 
