@@ -57,6 +57,7 @@ class SimNode(Process):
         self.is_training = False
         self.has_ended_well = False
         self.is_leaving = False
+        self.is_terminated = False
         self.ailment = ""
         """What the next health check finds."""
         self.agent = Thread(self, "agent", self._live())
@@ -204,6 +205,7 @@ class SimNode(Process):
 
     def terminate(self) -> None:
         if not self.is_leaving:
+            self.is_terminated = True
             self.agent.interrupt(Signal())
 
     def on_wait(self, connection: Connection, key: str) -> None:

@@ -16,6 +16,8 @@ from tests.sim.checkers.authority import (
     success_is_earned,
 )
 from tests.sim.checkers.base import Checker, Violation, event_number
+from tests.sim.checkers.blame import charges_are_just, quarantined_are_not_placed
+from tests.sim.checkers.closes import every_close_is_justified, the_host_stays_while_needed
 from tests.sim.checkers.connections import (
     nobody_gives_up_on_a_live_store,
     nobody_waits_for_a_deleted_event,
@@ -46,6 +48,10 @@ ALL: tuple[type[Checker], ...] = (
     cycle_ids_are_monotonic,
     one_verdict,
     success_is_earned,
+    every_close_is_justified,
+    charges_are_just,
+    quarantined_are_not_placed,
+    the_host_stays_while_needed,
     drained_are_not_placed,
     blocks_belong_together,
     worlds_are_of_allowed_size,

@@ -11,6 +11,7 @@ from ft_rendezvous.core.model import (
     Goodbye,
     Sealed,
     Seat,
+    Verdict,
 )
 from ft_rendezvous.errors import ProtocolBug, StoreUnavailable
 from ft_rendezvous.protocol.participant import Place
@@ -67,10 +68,11 @@ class nobody_waits_for_a_deleted_event(Checker):
 
 class nobody_gives_up_on_a_live_store(Checker):
     """A node leaves for want of an answer only if the store died, and never over a value that it cannot read. No number
-    of resets and no pause of the host, short of `join_timeout`, ends a node."""
+    of resets and no pause of the host, short of `join_timeout`, ends a node, or takes it out of the exit barrier."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self._heard: set[SimNode] = set()
         self._uptimes: list[tuple[float, float]] = []
 
     def exits(self, node: SimNode, error: Exception | None) -> None:
@@ -78,6 +80,12 @@ class nobody_gives_up_on_a_live_store(Checker):
             self.fail(f"{node.name} gave up: {error}")
         if isinstance(error, StoreUnavailable) and self._world.server_died_at is None and not self._was_silent():
             self.fail(f"{node.name} gave up: {error}")
+        has_no_verdict = node.has_ended_well and node not in self._heard and not node.is_terminated
+        if has_no_verdict and self._world.server_died_at is None and not self._was_silent():
+            self.fail(f"{node.name} left the exit barrier without a verdict")
+
+    def hears_verdict(self, node: SimNode, verdict: Verdict) -> None:
+        self._heard.add(node)
 
     def second_passes(self) -> None:
         self._uptimes.append((self._now, self._world.server.uptime()))

@@ -61,20 +61,30 @@ class converges(Checker):
         self._is_elastic = self._settings.policy is Policy.ELASTIC
 
     def record(self, record: AnyRecord, process: Process) -> None:
-        if not self._world.is_healed:
+        if isinstance(record, Request) and record.kind in (RequestKind.DRAIN, RequestKind.CLOSE):
+            self._obstacle = "a node was drained, or an operator closed the run"
+        elif not self._world.is_healed:
             if isinstance(record, Finish):
                 self._obstacle = "a node finished before"
-            elif isinstance(record, Request) and record.kind is RequestKind.DRAIN:
-                self._obstacle = "a node was drained before"
             elif isinstance(record, Goodbye) and record.outcome is not Outcome.LEFT:
                 self._obstacle = "a node gave up before"
 
     def closed(self, event: Closed) -> None:
-        self._verdict = event.verdict
+        """Whether the reason is borne out by facts is the question of another checker."""
+        self._verdict, reason = event.verdict, event.verdict.reason
+        has_just_healed = self._now < self._world.heals_at + 5.0
         if not self._world.is_healed:
             self._obstacle = "it was closed before"
-        elif event.verdict.reason.startswith("join_timeout") and self._now < self._world.heals_at + 5.0:
-            self._obstacle = "the nodes that were missing came too late"
+        elif reason.startswith(("join_timeout", "every node has left", "max_cycles", "crash loop")) and has_just_healed:
+            self._obstacle = "what ended it had happened before"
+        elif "unhealthy" in reason:
+            self._obstacle = "nodes were unfit before"
+        elif "finished" in reason and self._has_lost_an_active():
+            self._obstacle = "a node of its last world had died before, and the others did not miss it"
+
+    def _has_lost_an_active(self) -> bool:
+        nodes = [self._world.node_of(name) for name in self._census.world]
+        return any(node.is_dead and not node.has_ended_well for node in nodes)
 
     def opened(self, event: Opened) -> None:
         self._cycle_id, self._is_sealed = event.cycle_id, False
@@ -116,7 +126,7 @@ class converges(Checker):
         return f"verdict {self._verdict}, still there: {', '.join(alive) or 'nobody'}"
 
     def run_ends(self) -> None:
-        if self._world.server_died_at is not None or self._obstacle:
+        if self._world.is_lost or self._obstacle:
             return
         if self._verdict is None or self._verdict.kind is not VerdictKind.SUCCEEDED:
             self.fail(f"nothing stands in the way of success, but the verdict is {self._verdict}")
