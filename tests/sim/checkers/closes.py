@@ -24,6 +24,7 @@ from ft_rendezvous.core.model import (
     Withdrawal,
     node_key,
 )
+from ft_rendezvous.host.verdict_file import VERDICT_FILE_TIMEOUT_S
 from ft_rendezvous.protocol.participant import Place
 from tests.sim.checkers.base import Checker
 from tests.sim.faults import Ending
@@ -64,6 +65,8 @@ class every_close_is_justified(Checker):
         self._unfit: dict[str, None] = {}
         """Nodes that failed their health check and were not replaced, oldest first."""
         self._said: list[Arrival | Withdrawal] = []
+        self._free_since: dict[Process, float] = {}
+        """When nodes without workers arrived: others train, or take their time to stop."""
         self._cycle_id = 1
         self._waits_since: float | None = None
         """How long the host had been at work when the open cycle began to wait for nodes."""
@@ -88,6 +91,7 @@ class every_close_is_justified(Checker):
             case Arrival():
                 self._waits_since = self._at_work_s if self._waits_since is None else self._waits_since
                 self._said.append(record)
+                self._free_since.setdefault(process, self._now)
             case Withdrawal():
                 self._said.append(record)
 
@@ -107,6 +111,9 @@ class every_close_is_justified(Checker):
         self._finished.clear()
         self._spent.clear()
         self._left.clear()
+
+    def takes_place(self, node: SimNode, place: Place) -> None:
+        self._free_since.pop(node, None)
 
     def workers_end(self, node: SimNode, place: Place, ending: Ending) -> None:
         if ending is Ending.WELL:
@@ -156,7 +163,8 @@ class every_close_is_justified(Checker):
             return f"the host was at work for {waited_s:.3f} s of {settings.join_s:.3f} s"
         able, census = self._census.able(), self._census
         here = [info for name, info in able.items() if census.arrived_in[name] == self._cycle_id]
-        return self._doubt_shortage(here)
+        since = self._now - VERDICT_FILE_TIMEOUT_S - settings.beat_s
+        return self._doubt_shortage(here, lambda node: self._free_since.get(node, self._now) < since)
 
     def _doubt_budget(self, event: Closed) -> str:
         chargeable, limit = self._world.eyes.account.chargeable, self._settings.max_cycles
@@ -179,13 +187,15 @@ class every_close_is_justified(Checker):
             return f"{len(self._finished)} nodes finished, {len(self._spent)} agents spent their restarts"
         return self._doubt_shortage()
 
-    def _doubt_shortage(self, here: list[NodeInfo] | None = None) -> str:
+    def _doubt_shortage(
+        self, here: list[NodeInfo] | None = None, is_ready: Callable[[SimNode], bool] = lambda _: True
+    ) -> str:
         """Why it is not true that too few nodes are left: of those in the run, or of those that are well."""
         settings = self._settings
         here = list(self._census.able().values()) if here is None else here
         if count_placeable(here, settings) >= settings.min_nodes:
             return f"{len(here)} nodes are there"
-        well = [node.info for node in self._world.nodes if self._is_well(node)]
+        well = [node.info for node in self._world.nodes if self._is_well(node) and is_ready(node)]
         return f"{len(well)} nodes are well" if count_placeable(well, settings) >= settings.min_nodes else ""
 
     def _is_well(self, node: SimNode) -> bool:
