@@ -27,7 +27,7 @@ class StayStep(Enum):
 
 
 @dataclass(slots=True)
-class Stay:
+class HostStay:
     """Whether the other nodes still need the store on this node."""
 
     join_s: float
@@ -50,7 +50,7 @@ def stay_while_needed(host: Host, join_s: float, take_signal: Callable[[], signa
     """
     if not host.wait(QUIET_GRACE_S):
         log.info("this node hosts the store: staying until every other node has gone")
-    stay = Stay(join_s, time.monotonic())
+    stay = HostStay(join_s, time.monotonic())
     while not host.wait(SIGNAL_POLL_S):
         others, signum = host.node_count, take_signal()
         match stay.decide_staying(others, signum is not None, time.monotonic()):

@@ -13,7 +13,7 @@ from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import FtError, StoreUnavailable
-from ft_rendezvous.host.staying import SIGNAL_POLL_S, Stay, StayStep
+from ft_rendezvous.host.staying import SIGNAL_POLL_S, HostStay, StayStep
 from ft_rendezvous.host.verdict_file import VERDICT_FILE_TIMEOUT_S
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.ops import Delete, Get, Move
@@ -90,7 +90,7 @@ class SimHost:
             Thread(self.process, "staying", self._stay_while_needed())
 
     def _stay_while_needed(self) -> Routine:
-        stay = Stay(self._settings.join_s, self.process.clock())
+        stay = HostStay(self._settings.join_s, self.process.clock())
         while not self.is_done:
             yield Sleep(SIGNAL_POLL_S)
             has_signal, self.has_signal = self.has_signal, False

@@ -42,7 +42,7 @@ from ft_rendezvous.core.placement import place
 from ft_rendezvous.core.roster import Effect, Fence, FenceCause, Member, Roster
 from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
 from ft_rendezvous.errors import StoreUnavailable
-from ft_rendezvous.host.staying import Stay
+from ft_rendezvous.host.staying import HostStay
 from ft_rendezvous.protocol import codec, coordinator, moves, participant
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.coordinator import Coordinator
@@ -795,9 +795,9 @@ def the_silent_have_left() -> AbstractContextManager[Any]:
 @_variant("the_host_stays_while_needed", focus=("terminate", "signal_host"))
 def the_host_stays_for_a_while() -> AbstractContextManager[Any]:
     """A node whose own part is over takes the store with it when a signal comes."""
-    original = Stay.decide_staying
+    original = HostStay.decide_staying
     return patch.object(
-        Stay, "decide_staying", lambda self, others, has_signal, now: original(self, 0, has_signal, now)
+        HostStay, "decide_staying", lambda self, others, has_signal, now: original(self, 0, has_signal, now)
     )
 
 
