@@ -241,11 +241,12 @@ class Roster:
             )
             if self._is_parked(arrival):
                 self.parked.add(arrival.incarnation)
-            self.unhealthy.pop(node_key(arrival.node), None)
-            if self.unhealthy and len(self.members) + len(self.unhealthy) > self.max_nodes:
-                del self.unhealthy[next(iter(self.unhealthy))]
             if arrival.node.infra_rank is not None:
                 self.by_infra_rank[arrival.node.infra_rank] = arrival.incarnation
+        if self.unhealthy:
+            # A second start of this node may have been unfit. The node itself is not, since it arrives.
+            self.unhealthy.pop(node_key(arrival.node), None)
+            self._forget_replaced()
         member.arrived_in = max(member.arrived_in, arrival.cycle_id)
         if counts and member.role in (Role.HOT_SPARE, Role.AWAITED) and arrival.incarnation not in self.draining:
             member.arrival = arrival
@@ -321,7 +322,13 @@ class Roster:
         self.unhealthy[node_key(withdrawal.node)] = f"{name}: {withdrawal.reason}"
         if withdrawal.incarnation in self.members:
             self.drop(withdrawal.incarnation, is_loss=False)
+        self._forget_replaced()
         return [NodeUnfit(withdrawal.incarnation, name, withdrawal.reason)]
+
+    def _forget_replaced(self) -> None:
+        """Where more nodes have come than the run can use, the first that were unhealthy have been replaced."""
+        if self.unhealthy and len(self.members) + len(self.unhealthy) > self.max_nodes:
+            del self.unhealthy[next(iter(self.unhealthy))]
 
     def refuse(self, incarnation: str) -> None:
         """A new node is not admitted. Nothing it says counts."""

@@ -11,9 +11,9 @@ import secrets
 from ft_rendezvous.config.addresses import parse_endpoint
 from ft_rendezvous.core.model import Answer, Head, Request, RequestKind
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
-from ft_rendezvous.protocol import codec, moves
+from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.codec import Keys
-from ft_rendezvous.protocol.ops import Delete, Get, perform_move
+from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.store.client import TcpStore, connect
 from ft_rendezvous.store.raw_client import Found, StoreSocket, probe
 
@@ -56,11 +56,9 @@ class Operator:
         keys = Keys(head.epoch)
         perform_move(self._store, moves.write_record(keys, head.view.opened, request))
         try:
-            answer = codec.decode_answer(self._ear.perform(Get(keys.answer(request.incarnation))))
-            self._store.perform(Delete(keys.answer(request.incarnation)))
+            return perform_move(self._ear, moves.read_answer(keys, request.incarnation))
         except StoreUnavailable:
             if kind is RequestKind.CLOSE:
                 # The store goes with the run when no node needs it any more.
                 return Answer(request.incarnation, True, "closed, and its store is gone")
             raise
-        return answer

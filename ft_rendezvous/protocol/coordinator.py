@@ -96,6 +96,8 @@ class Coordinator:
     is_growth_called: bool = field(init=False, default=False)
     """The workers know that their next checkpoint is waited for, for a larger world's sake."""
     opened_at: float | None = field(init=False, default=None)
+    stood_still_s: float = field(init=False, default=0.0)
+    """How long the coordinator or the store stood still since the cycle opened: no node could arrive meanwhile."""
     enough_since: float | None = field(init=False, default=None)
     retry_s: float = field(init=False, default=RETRY_DELAY_S)
     wait_reason: WaitReason | None = field(init=False, default=None)
@@ -147,7 +149,7 @@ class Coordinator:
         if reading.records and self.stored.arrivals_counted >= self.settings.min_nodes:
             self.retry_s = RETRY_DELAY_S  # The only record missing may be that of a node that does not ring.
         yield from self._grant(asked)
-        yield from self.membership.judge_leases(self.view.no)
+        self.stood_still_s += yield from self.membership.judge_leases(self.view.no)
         self._correct_cause()
         if self.phase is not Phase.CLOSED:
             self.membership.book_losses()
@@ -328,7 +330,7 @@ class Coordinator:
         elif self.enough_since is None:
             self.enough_since = now
         return SealView(
-            opened_at=now if self.opened_at is None else self.opened_at,
+            opened_at=now if self.opened_at is None else min(now, self.opened_at + self.stood_still_s),
             arrived=self.roster.arrived,
             awaited=self.roster.awaited,
             world=self.roster.world,
@@ -407,7 +409,7 @@ class Coordinator:
         if not is_first:
             self.phase = next_phase(self.phase, RunStep.OPEN)
             self.opened_at = self.clock()
-        self.losses_journaled = 0
+        self.losses_journaled, self.stood_still_s = 0, 0.0
         self.enough_since = self.wait_reason = self.drain_due_at = self.can_grow_since = None
         self.is_at_checkpoint = self.is_growth_called = False
         self.membership.begin_cycle(opened.cycle_id)

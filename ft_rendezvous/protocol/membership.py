@@ -22,6 +22,7 @@ from ft_rendezvous.core.model import (
     NodeInfo,
     Placement,
     Request,
+    Withdrawal,
     node_name,
 )
 from ft_rendezvous.core.roster import (
@@ -108,8 +109,9 @@ class Membership:
         for bad in reading.bad:
             self.journal(journal.RecordRefused(cycle_id=self.cycle_id, record=bad))
         # A node that leaves makes room first: a newcomer may come in its place, with its infra rank.
-        leaving = {record.incarnation for record in reading.records if isinstance(record, Goodbye)}
-        leaving &= self.roster.members.keys()
+        leaving = {record.incarnation for record in reading.records if isinstance(record, Goodbye | Withdrawal)}
+        if leaving:
+            leaving -= {arrival.incarnation for arrival in self._newcomers(reading.records)}
         for record in reading.records:
             if record.incarnation in leaving:
                 yield from self._take(record, asked)
@@ -168,15 +170,17 @@ class Membership:
 
         Returns the ids of the record objects that this took in.
         """
-        arrivals = [
-            record for record in records if isinstance(record, Arrival) and not self.roster.is_known(record.incarnation)
-        ]
-        newcomers = {arrival.incarnation: arrival for arrival in reversed(arrivals)}
+        newcomers = {arrival.incarnation: arrival for arrival in reversed(self._newcomers(records))}
         refused = yield from self._refuse_unfit(newcomers)
         for arrival in sorted(newcomers.values(), key=lambda arrival: (arrival.cycle_id, arrival.seq)):
             if arrival.incarnation not in refused:
                 yield from self._take_newcomer(arrival)
         return {id(arrival) for arrival in newcomers.values()}
+
+    def _newcomers(self, records: Sequence[AnyRecord]) -> list[Arrival]:
+        return [
+            record for record in records if isinstance(record, Arrival) and not self.roster.is_known(record.incarnation)
+        ]
 
     def _take_newcomer(self, arrival: Arrival) -> Move[None]:
         if unlike := self._unlike_others(arrival.node):
@@ -231,11 +235,11 @@ class Membership:
 
     # --- who is alive -------------------------------------------------------------------------------
 
-    def judge_leases(self, published: int) -> Move[None]:
-        """Look at the beats when it is time to; `published` is the newest event."""
+    def judge_leases(self, published: int) -> Move[float]:
+        """Look at the beats when it is time to; `published` is the newest event. Returns how long a stall lasted."""
         started = self.clock()
         if started < self.next_look_at:
-            return
+            return 0.0
         counters = yield from moves.read_beats(self.keys, list(self.leases.leases))
         now = self.clock()
         self.leases.observe(counters, now, self.look_gap_s, published)
@@ -252,6 +256,7 @@ class Membership:
         self.next_look_at = now + gap_s if expiry is None else min(now + gap_s, expiry)
         self.look_gap_s = self.next_look_at - now
         self._tell_leases(now, 0.0 if expiry is None else now - (expiry - self.settings.lease_s))
+        return self.leases.stall_s
 
     def _tell_leases(self, now: float, oldest_s: float) -> None:
         """Journal which nodes fall silent and which are heard again; and once per lease, that the coordinator looks."""

@@ -154,6 +154,16 @@ def read_fence(keys: Keys, incarnation: str) -> Move[str | None]:
     return reason.decode()
 
 
+# --- by operators -----------------------------------------------------------------------------------
+
+
+def read_answer(keys: Keys, request: str) -> Move[Answer]:
+    """Wait for the coordinator's answer to a request, and delete it."""
+    answer = codec.decode_answer((yield Get(keys.answer(request))))
+    yield from delete_answer(keys, request)
+    return answer
+
+
 # --- by the coordinator -----------------------------------------------------------------------------
 
 

@@ -541,6 +541,30 @@ def test_blame_does_not_reach_a_node_that_has_finished() -> None:
     assert roster.find_blamed(note) == []
 
 
+def unfit(number: int, cycle_id: int = 1) -> AnyRecord:
+    """A start of a node that never joined."""
+    return Withdrawal(cycle_id=cycle_id, incarnation=incarnation(90 + number), node=node(number), reason="a bad GPU")
+
+
+def test_a_node_that_arrives_again_is_not_unfit_because_a_second_start_of_it_was() -> None:
+    roster = Roster()
+    take(roster, arrival(1), 1, is_open=True)
+    roster.seal(Placement((ONE,), ()))
+    take(roster, unfit(1), 1, is_open=False)
+    assert list(roster.unhealthy) == ["host1"]
+    roster.reopen()
+    take(roster, arrival(1, cycle_id=2), 2, is_open=True)
+    assert roster.unhealthy == {}
+
+
+def test_of_more_nodes_than_the_run_can_use_the_first_unfit_one_was_replaced() -> None:
+    roster = Roster(max_nodes=2)
+    take(roster, arrival(1), 1, is_open=True)
+    take(roster, unfit(2), 1, is_open=True)
+    take(roster, unfit(3), 1, is_open=True)
+    assert list(roster.unhealthy) == ["host3"]
+
+
 def test_unfit_nodes_that_were_replaced_do_not_count_for_ever() -> None:
     """Losing a rack later must not end a run for nodes that were replaced long ago."""
     roster = Roster(max_nodes=3)

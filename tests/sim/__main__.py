@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ft_rendezvous.config.schema import check_known, fields_by_key, values_for
 from ft_rendezvous.config.settings import RunSettings
+from tests.sim.coverage import Coverage
 from tests.sim.shapes import Rules
 from tests.sim.world import Result, run_seed, time_crowd
 
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="run this seed alone")
     parser.add_argument("--trace", action="store_true", help="print its transcript even if it holds")
     parser.add_argument("--keep-going", action="store_true", help="run all seeds, then list those that failed")
+    parser.add_argument("--coverage", action="store_true", help="say how much of the package the seeds execute")
     parser.add_argument("--crowd", type=int, default=None, help="time how long this many nodes take to their places")
     parser.add_argument("--within", type=float, default=None, help="fail if the best of six crowds takes longer (s)")
     args = parser.parse_args()
@@ -38,7 +40,18 @@ def main() -> int:
         return _time_crowd(args.crowd, args.within)
     if args.seed is not None:
         return _tell_one(run_seed(args.seed, args.nodes, rules=args.rules, focus=args.focus), args.trace)
+    if args.coverage:
+        return _tell_coverage(range(args.start, args.start + args.seeds))
     return _run_many(args)
+
+
+def _tell_coverage(seeds: range) -> int:
+    coverage = Coverage()
+    with coverage.watching():
+        for seed in seeds:
+            run_seed(seed)
+    sys.stdout.write("\n".join(coverage.table()) + "\n")
+    return 0
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ft_rendezvous.core.model import NodeInfo, Outcome, RequestKind, Verdict, View
 from ft_rendezvous.core.node_step import Drained, WorkerExit
-from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable
+from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.ops import Op
 from ft_rendezvous.protocol.participant import Participant, Place
@@ -57,6 +57,9 @@ class SimNode(Process):
         self.is_training = False
         self.has_ended_well = False
         self.is_leaving = False
+        self.is_terminated = False
+        self.ailment = ""
+        """What the next health check finds."""
         self.agent = Thread(self, "agent", self._live())
 
     # --- the agent ----------------------------------------------------------------------------------
@@ -90,6 +93,9 @@ class SimNode(Process):
 
     def _next_place(self) -> Routine:
         yield from self._join()
+        if self.ailment:
+            yield from self._link.run(self._link.participant.withdraw(self.ailment))
+            raise Unhealthy(self.ailment)
         self.bootstrap.retire()
         result = yield from self._link.run(self._link.participant.next_place())
         if isinstance(result, Verdict):
@@ -199,6 +205,7 @@ class SimNode(Process):
 
     def terminate(self) -> None:
         if not self.is_leaving:
+            self.is_terminated = True
             self.agent.interrupt(Signal())
 
     def on_wait(self, connection: Connection, key: str) -> None:

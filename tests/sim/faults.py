@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from ft_rendezvous.core.capacity import Policy
+from ft_rendezvous.core.model import RequestKind
 from ft_rendezvous.protocol.participant import Place
 from tests.sim.kernel import Process, Trap
 
@@ -145,6 +146,13 @@ class Faults:
             self.ask_restart: 2,
             self.start_another: 3,
             self.stall_a_newcomer: 4,
+            self.fail_health_check: 4,
+            self.start_unfit: 3,
+            self.operator_drains: 3,
+            self.operator_restarts: 2,
+            self.operator_lists: 1,
+            self.operator_closes: 1,
+            self.signal_host: 1,
         }
         if world.settings.policy is Policy.ELASTIC:
             self._kinds[self.start_a_visitor] = 4
@@ -256,14 +264,75 @@ class Faults:
         if node is not None:
             self._world.tell(node.name, "gets SIGUSR1")
             node.drain()
-            for other in self._world.nodes:
-                if not other.is_dead:
-                    self._kernel.at(self._kernel.now + self._rng.uniform(0.0, 6.0), other.write_checkpoint)
+            self._expect_checkpoints()
+
+    def _expect_checkpoints(self) -> None:
+        """Sooner or later the workers of every node write one."""
+        for node in self._world.nodes:
+            if not node.is_dead:
+                self._kernel.at(self._kernel.now + self._rng.uniform(0.0, 6.0), node.write_checkpoint)
 
     def ask_restart(self) -> None:
         node = self._victim()
         if node is not None:
             node.ask_restart()
+
+    # --- health -------------------------------------------------------------------------------------
+
+    def fail_health_check(self) -> None:
+        """A node breaks. It finds out before its next place, and most often another one takes its place."""
+        node = self._victim()
+        if node is not None:
+            self._sicken(node)
+
+    def start_unfit(self) -> None:
+        """A node that is broken from the start: a new one, or one that was there before."""
+        node = self._victim()
+        info = node.info if node is not None and self._rng.random() < 0.3 else self._world.new_info()
+        self._sicken(self._world.start_node(info))
+
+    def _sicken(self, node: SimNode) -> None:
+        if not node.ailment:
+            self._world.tell(node.name, "is not healthy any more")
+            node.ailment = "GPU 3 has fallen off the bus"
+            if self._rng.random() < 0.7:
+                self._replace_unfit(node, self._rng.uniform(0.1, 2 * self._lease_s))
+
+    def _replace_unfit(self, node: SimNode, after_s: float) -> None:
+        """Start another node once this one has gone: where it was, elsewhere with its infra rank, or anywhere."""
+        if self._world.is_healed:
+            return
+        if not node.is_dead:
+            self._kernel.at(self._kernel.now + after_s, self._replace_unfit, node, after_s)
+            return
+        where = self._rng.choice(("here", "elsewhere", "anywhere"))
+        if where == "anywhere":
+            self._world.start_node(self._world.new_info())
+        else:
+            self._world.start_node(node.info, addr=self._world.new_addr() if where == "elsewhere" else None)
+
+    # --- operators ----------------------------------------------------------------------------------
+
+    def operator_drains(self) -> None:
+        """An operator means a node by its infra rank, its address or its process."""
+        node = self._victim()
+        if node is not None:
+            info = node.info
+            names = [info.addr, f"{info.addr}:{info.pid}", *([] if info.infra_rank is None else [str(info.infra_rank)])]
+            self._ask(RequestKind.DRAIN, self._rng.choice(names))
+            self._expect_checkpoints()
+
+    def operator_restarts(self) -> None:
+        self._ask(RequestKind.RESTART)
+
+    def operator_lists(self) -> None:
+        self._ask(RequestKind.ROSTER)
+
+    def operator_closes(self) -> None:
+        self._ask(RequestKind.CLOSE)
+
+    def _ask(self, kind: RequestKind, target: str = "") -> None:
+        self._world.start_operator(kind, target, is_hasty=self._rng.random() < 0.2)
 
     # --- starts -------------------------------------------------------------------------------------
 
@@ -334,6 +403,12 @@ class Faults:
         """The whole machine of the host stands still, for half a lease to five leases."""
         self._stop_host(self._rng.uniform(0.5, 5.0) * self._lease_s, with_server=True)
 
+    def signal_host(self) -> None:
+        """SIGTERM for a node that stays only to host the store."""
+        if self._world.host.stays:
+            self._world.tell("host", "gets SIGTERM")
+            self._world.host.has_signal = True
+
     def _stop_host(self, pause_s: float, with_server: bool) -> None:
         process, server = self._world.host.process, self._world.server
         if process.is_paused or process.is_dead:
@@ -387,6 +462,7 @@ class Faults:
         """Undo what can be undone. The dead stay dead."""
         for node in self._world.nodes:
             node.trap = None
+            node.ailment = ""
             node.delays.spikes_until = 0.0
             self._end_partition(node)
             self._go_on(node)

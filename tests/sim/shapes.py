@@ -38,6 +38,10 @@ class Shape:
     """How long workers take to end well once the world has healed."""
     has_latecomers: bool = False
     """More nodes come when the world has healed: it could be larger."""
+    verdict_file_s: float = 0.0
+    """How long the disk takes to write the verdict file."""
+    is_hosted_by_node: bool = False
+    """The first node hosts the store, and stays when its own part has ended; if not, `ftr serve` does."""
 
 
 def crowd(count: int) -> Shape:
@@ -124,6 +128,26 @@ def draw_rules(rng: Random) -> Rules:
     if rng.random() < 0.6 or not rules:
         rules |= {"policy": Policy.ELASTIC, "grow": rng.choice(list(Grow))}
     return rules
+
+
+def with_limits(shape: Shape, rng: Random) -> Shape:
+    """The same run with limits to what may fail: none for half of the runs, generous ones for most of the others."""
+    shape = replace(
+        shape,
+        verdict_file_s=rng.choice((0.0, 0.0, 0.0, 1.0, 3600.0)),
+        is_hosted_by_node=rng.random() < 0.5,
+    )
+    if rng.random() < 0.5:
+        return shape
+    settings = replace(
+        shape.settings,
+        max_cycles=rng.choice((0, 1000, 1000, 6, 3)),
+        max_node_failures=rng.choice((0, 3, 3, 2, 1)),
+        quarantine_s=rng.choice((3600.0, 3600.0, 10.0, 4.0)),
+        crash_loop=rng.choice((0, 50, 5, 3)),
+        crash_loop_s=rng.choice((30.0, 1.0)),
+    )
+    return replace(shape, settings=settings)
 
 
 def with_rules(shape: Shape, rules: Rules, rng: Random) -> Shape:

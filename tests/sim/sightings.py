@@ -18,6 +18,7 @@ from ft_rendezvous.protocol.participant import Place
 from tests.sim.checkers import ALL, Checker, event_number
 from tests.sim.faults import Ending
 from tests.sim.kernel import Connection, Process
+from tests.sim.naive_blame import Account
 from tests.sim.naive_roster import Census
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ class Eyes:
         self._kernel = world.kernel
         self.census = Census(world)
         """Told before the checkers, which look things up in it."""
-        self.checkers = [self.census, *(checker(world) for checker in checkers)]
+        self.account = Account(world)
+        """The same, of why each world ended."""
+        self.checkers = [self.census, self.account, *(checker(world) for checker in checkers)]
         self._counters: dict[str, bytes] = {}
         """The last beat of each incarnation, by its key."""
         self.digest = 0
@@ -188,6 +191,10 @@ class Eyes:
     def thread_dies(self, process: Process, thread: str, error: Exception) -> None:
         self.world.tell(process.name, f"its {thread} died: {type(error).__name__}: {error}")
         self._tell("thread_dies", process, thread, error)
+
+    def host_leaves(self) -> None:
+        self.world.tell("host", "leaves: no other node is in the run")
+        self._tell("host_leaves")
 
     def second_passes(self) -> None:
         self._tell("second_passes")

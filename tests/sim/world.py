@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from ft_rendezvous.core.model import NodeInfo
+from ft_rendezvous.core.model import NodeInfo, RequestKind
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.journal import CycleWaits, Entry, RecordRefused
@@ -29,7 +29,8 @@ from tests.sim.faults import Faults, Workers
 from tests.sim.host import SimHost
 from tests.sim.kernel import Kernel, Process, Server
 from tests.sim.naive_capacity import Grounds, block_of, count_placeable
-from tests.sim.shapes import Rules, Shape, crowd, draw_rules, draw_shape, with_rules
+from tests.sim.operator import SimOperator
+from tests.sim.shapes import Rules, Shape, crowd, draw_rules, draw_shape, with_limits, with_rules
 from tests.sim.sightings import Eyes
 from tests.sim.worker_store import SimPorts
 
@@ -77,8 +78,11 @@ class World:
         self.heals_at = self.shape.heals_at
         self.is_healed = False
         self.server_died_at: float | None = None
-        self.epoch = self._new_id()
+        self.is_lost = False
+        """The host was lost, and the run with it."""
+        self.epoch = self.new_id()
         self.nodes: list[SimNode] = []
+        self.operators: list[SimOperator] = []
         self.ports: defaultdict[str, SimPorts] = defaultdict(SimPorts)
         """Of every machine, by its address."""
         self.incarnations: dict[str, tuple[SimNode, int]] = {}
@@ -107,6 +111,8 @@ class World:
         self._hurry(coordinator)
         self.host = host_class(process, self.server, coordinator, self.settings)
         self.host.on_failure = lambda error: self.eyes.thread_dies(process, "coordinator", error)
+        self.host.on_leave = self._leave
+        self.host.verdict_file_s = self.shape.verdict_file_s
 
     def _hurry(self, coordinator: Coordinator) -> None:
         """A simulated run is short: let what is deleted or forgotten after long be so after a while, or soon."""
@@ -131,6 +137,13 @@ class World:
         self.tell(node.name, f"starts at {info.addr}{rank}{where}")
         return node
 
+    def start_operator(self, kind: RequestKind, target: str = "", *, is_hasty: bool = False) -> SimOperator:
+        """Start a program that asks the run for something."""
+        operator = SimOperator(self, f"op{len(self.operators)}", kind, target, is_hasty=is_hasty)
+        self.operators.append(operator)
+        self.tell(operator.name, f"asks: {kind} {target}")
+        return operator
+
     def new_addr(self) -> str:
         self._addresses += 1
         return f"10.0.{self._addresses // 256}.{self._addresses % 256}"
@@ -151,14 +164,14 @@ class World:
         )
 
     def new_incarnation(self, node: SimNode) -> str:
-        incarnation = self._new_id()
+        incarnation = self.new_id()
         self.incarnations[incarnation] = (node, node.lives)
         if node.lives:
             self.eyes.begins_anew(node)
         node.lives += 1
         return incarnation
 
-    def _new_id(self) -> str:
+    def new_id(self) -> str:
         return f"{self.kernel.rng.getrandbits(64):016x}"
 
     def node_of(self, incarnation: str) -> SimNode:
@@ -173,14 +186,23 @@ class World:
         if self.server_died_at is None and not self.host.is_done:
             is_silent = self.kernel.rng.random() < 0.5
             self.tell("host", "dies, and its machine with it" if is_silent else "dies")
+            self.is_lost = True
             self.host.process.die()
             self._stop_server(is_silent)
+
+    def _leave(self) -> None:
+        """The node that hosts the store is not needed any more, and the run is not closed: the run ends with it."""
+        if self.server_died_at is None:
+            self.is_lost = True
+            self.eyes.host_leaves()
+            self.host.process.die()
+            self._stop_server()
 
     def _stop_server(self, is_silent: bool = False) -> None:
         self.server_died_at = self.kernel.now
         self.server.die(is_silent)
-        for node in self.nodes:
-            for connection in node.connections:
+        for process in (*self.nodes, *self.operators):
+            for connection in process.connections:
                 connection.cut(loses_sent=True)
 
     # --- the run ------------------------------------------------------------------------------------
@@ -253,6 +275,8 @@ class World:
 
     def _every_second(self) -> None:
         self.eyes.second_passes()
+        if self.shape.is_hosted_by_node and self.nodes and self.nodes[0].is_leaving and self.nodes[0].is_dead:
+            self.host.stay()
         if self.host.is_done and self.server_died_at is None:
             # The host leaves when the run is closed and everybody has gone.
             self._stop_server()
@@ -286,7 +310,8 @@ class World:
 def _draw(seed: int, rng: Random, rules: Rules | None, nodes: int | None = None) -> Shape:
     own_rng = Random(f"rules of {seed}")
     shape = draw_shape(rng, nodes)
-    return with_rules(shape, draw_rules(own_rng) if rules is None else rules, own_rng)
+    shape = with_rules(shape, draw_rules(own_rng) if rules is None else rules, own_rng)
+    return with_limits(shape, Random(f"limits of {seed}"))
 
 
 def run_seed(

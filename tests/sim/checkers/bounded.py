@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ft_rendezvous.protocol.stored_cycles import StoredCycles
-from tests.sim.checkers import Checker
+from tests.sim.checkers.base import Checker
 
 if TYPE_CHECKING:
     from tests.sim.world import World
