@@ -8,6 +8,7 @@ few hundred seeds means that a checker is blind or that the simulation never goe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -227,13 +228,15 @@ def dead_still_placed() -> AbstractContextManager[Any]:
 
 @_variant("no_dead_incarnation_placed", focus=("crash", "pause", "start_another"))
 def leases_only_in_training() -> AbstractContextManager[Any]:
-    """Nobody judges the lease of a node that waits for the seal."""
+    """A node that waits for the seal gets twenty leases more. Without end, a closed run would wait for it too."""
     original = Membership._drop
+    renewed: Counter[str] = Counter()
 
     def _drop(self: Membership, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
-        if self.roster.members[incarnation].role is not Role.ARRIVED:
+        if self.roster.members[incarnation].role is not Role.ARRIVED or renewed[incarnation] == 20:
             yield from original(self, incarnation, cause, reason)
         else:
+            renewed[incarnation] += 1
             self.leases.leases[incarnation].seen_at = self.clock()
 
     return patch.object(Membership, "_drop", _drop)
