@@ -53,7 +53,7 @@ def choose_candidates(
     Everything that asks how large a world can be asks this first, so that all agree. Whether a world is possible at all
     does not depend on it.
     """
-    if parked.isdisjoint(arrivals):
+    if not parked:
         return arrivals
     others = {incarnation: arrival for incarnation, arrival in arrivals.items() if incarnation not in parked}
     can_do_without = capacity([arrival.node for arrival in others.values()], rules) >= rules.min_nodes

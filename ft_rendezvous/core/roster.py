@@ -386,7 +386,9 @@ class Roster:
             if member.role is Role.ACTIVE:
                 self.troubles.append(lost)
         if is_loss and member is not None and self._counts_as_loss(incarnation, member):
-            self.losses.append(Loss(self._blame_key(member), incarnation, member.name))
+            key = self._blame_key(member)
+            if key != incarnation:  # Otherwise the node could not be known again.
+                self.losses.append(Loss(key, incarnation, member.name))
         self._remove(incarnation)
 
     def _counts_as_loss(self, incarnation: str, member: Member) -> bool:
@@ -490,12 +492,13 @@ class Roster:
         it is in the world: no larger world is formed for its sake.
         """
         ready = self._joinable(since)
-        hoped = {name: arrival for name, arrival in ready.items() if name not in self.parked or name in self._ranks}
-        return _fit(choose_candidates(hoped, self.parked, rules), rules)
+        for incarnation in self.parked - self._ranks.keys():
+            ready.pop(incarnation, None)
+        return _fit(choose_candidates(ready, self.parked, rules), rules)
 
     def awaits_others(self, rules: PlacementRules, since: int) -> bool:
         """Whether the arrived need parked nodes for a world, and the nodes that arrived since `since` do not."""
-        if self.parked.isdisjoint(self.candidates(rules)):
+        if not self.parked or self.parked.isdisjoint(self.candidates(rules)):
             return False
         return self.parked.isdisjoint(choose_candidates(self._joinable(since), self.parked, rules))
 

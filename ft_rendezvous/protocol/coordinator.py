@@ -151,9 +151,10 @@ class Coordinator:
         yield from self._grant(asked)
         self.stood_still_s += yield from self.membership.judge_leases(self.view.no)
         self._correct_cause()
+        wake_at = self.membership.next_look_at
         if self.phase is not Phase.CLOSED:
             self.membership.book_losses()
-        wake_at = min(self.membership.next_look_at, self.membership.losses.next_end())
+            wake_at = min(wake_at, self.membership.losses.next_end())
         if self.phase is Phase.OPEN:
             wake_at = min(wake_at, (yield from self._try_seal()))
         if self.phase is Phase.SEALED:

@@ -608,6 +608,15 @@ def test_a_node_that_is_replaced_by_a_newer_start_was_lost() -> None:
     assert keys_of(roster) == ["infra rank 1"]
 
 
+def test_a_loss_of_a_node_that_cannot_be_known_again_is_not_counted() -> None:
+    roster = Roster()
+    for number in (1, 2):
+        take(roster, arrival(number, info=node(number, addr="shared")), 1, is_open=True)
+    roster.seal(Placement((ONE, TWO), ()))
+    roster.drop(ONE)
+    assert keys_of(roster) == []
+
+
 def test_what_is_no_loss() -> None:
     """A goodbye, a drain, a failed health check, a quarantine, and a node that has finished."""
     roster = sealed_roster([1, 2, 3, 4, 5])

@@ -89,6 +89,18 @@ def test_the_coordinator_wakes_when_a_parked_node_becomes_an_ordinary_spare() ->
     assert perform_move(cluster.store, cluster.coordinator.tick()) == membership.losses.next_end()
 
 
+def test_a_closed_run_does_not_wake_for_the_end_of_a_parking() -> None:
+    """A time that has passed would wake the coordinator without a pause."""
+    cluster = run_of("a", "b", "f", max_node_losses=1, quarantine_s=10.0)
+    restart_agent(cluster, "f", 7.0)
+    cluster.nodes["f"].is_hung = True
+    for name in ("a", "b"):
+        cluster.nodes[name].finish()
+    cluster.advance(15.0)
+    assert cluster.verdict is not None
+    assert perform_move(cluster.store, cluster.coordinator.tick()) > cluster.clock()
+
+
 def test_a_parked_node_is_placed_if_the_others_are_too_few() -> None:
     """And no cycle opens to replace it by a node that comes later."""
     cluster = run_of("a", "b", "f", max_node_losses=1)

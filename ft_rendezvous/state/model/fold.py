@@ -266,7 +266,9 @@ def _call(state: RunState, entry: journal.CycleCalled) -> None:
 
 def _park(state: RunState, entry: journal.NodeParked | journal.NodeUnparked) -> None:
     """Say so at the incarnation that was lost, and at each one that came later."""
-    member = state.members[entry.incarnation]
+    member = state.members.get(entry.incarnation)
+    if member is None:
+        return  # It ended with very many others, and is forgotten.
     text = f"parked: {entry.reason}" if isinstance(entry, journal.NodeParked) else ""
     if member.status is NodeStatus.DEAD:
         member.status_detail = f"{member.status_detail}; {text}"
