@@ -87,8 +87,15 @@ def _warn_of_endpoint(node: NodeSettings) -> None:
             node.endpoint_host,
         )
         return
-    if not any(route.is_here for route in net.routes_to(addresses, node.endpoint_port)):
+    own = [route for route in net.routes_to(addresses, node.endpoint_port) if route.is_here]
+    if not own:
         log.warning("the endpoint %s does not name this machine: nodes will look for the store there", node.endpoint)
+    elif len(own) < len(addresses):
+        log.warning(
+            "the endpoint %s has addresses of other machines, too: set is_host=false on all nodes, or one of them "
+            "hosts a second store",
+            node.endpoint,
+        )
 
 
 def verdict_exit_code(verdict: Verdict | None) -> int:

@@ -51,11 +51,11 @@ def open_session(settings: Settings, node: NodeInfo, journal: Journal = log_entr
     ConfigError when waiting cannot help, StoreUnavailable when it did not.
     """
     entrance = Entrance(settings, journal)
+    codec.check_node(node)
     try:
         connections = _find(settings, entrance, time.monotonic() + settings.run.join_s)
         # Only now: the name of the endpoint may have been unknown before.
         node = node if node.addr else replace(node, addr=net.advertised_address(settings.node))
-        codec.check_node(node)
         session = _link_up(settings, node, entrance.dialer, connections)
     except BaseException:
         if entrance.host is not None:
