@@ -25,7 +25,7 @@ from benchmarks.measure import require
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Head
 from ft_rendezvous.host.serve import new_id
-from ft_rendezvous.node import session
+from ft_rendezvous.node import dialing
 from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.ops import Op, Rest, Store, perform_move
 from ft_rendezvous.protocol.participant import Participant, Place
@@ -199,7 +199,7 @@ class Idled:
 def watch_idle(run: RunSettings, port: int, host_pid: int, window_s: float) -> Idled:
     """Complete the world as its last node, and see what nothing costs."""
     tally = Tally()
-    with mock.patch.object(session, "StoreSocket", lambda *where: CountedSocket(StoreSocket(*where), tally)):
+    with mock.patch.object(dialing, "StoreSocket", lambda *where: CountedSocket(StoreSocket(*where), tally)):
         node = ours.open_node(run, port, run.min_nodes - 1)
     node.join()
     time.sleep(SETTLE_BEATS * run.beat_s)

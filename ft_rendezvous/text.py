@@ -1,5 +1,6 @@
 """Helpers for text: they make it safe and short enough for a log, a record or a sentence."""
 
+import ipaddress
 import re
 from collections.abc import Iterable
 
@@ -27,6 +28,15 @@ def one_line(text: str) -> str:
 def clean(text: str) -> str:
     """The text on one line, without characters that control a terminal."""
     return CONTROLS.sub(" ", text).strip()
+
+
+def is_address(text: str) -> bool:
+    """Whether the text is an IP address, and not a name."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def count(number: int, noun: str) -> str:

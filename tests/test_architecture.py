@@ -49,7 +49,7 @@ TORCHLESS += [
     ROOT / "worker.py",
     ROOT / "store" / "net.py",
 ]
-TORCHLESS += [ROOT / "store" / "raw_client.py"]
+TORCHLESS += [ROOT / "store" / "raw_client.py", ROOT / "store" / "names.py"]
 REACHES_INTO_TORCH = ("agent/torch_patches.py", "agent/agent_store.py")
 CATCHERS: tuple[str, ...] = ("agent/handler.py", "agent/worker_inbox.py", "agent/nvidia_health.py", "host/host.py")
 CATCHERS += (

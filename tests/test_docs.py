@@ -29,6 +29,7 @@ from tests.support.doc_pages import (
     Block,
     anchors_of,
     blocks_in,
+    blocks_of,
     links_of,
     name_of,
     spans_of,
@@ -135,6 +136,23 @@ def test_every_json_snippet_can_be_read(block: Block) -> None:
 @pytest.mark.parametrize("block", blocks_in("yaml"), ids=str)
 def test_every_yaml_snippet_can_be_read(block: Block) -> None:
     assert yaml.safe_load(block.text)
+
+
+def test_the_service_of_the_kubernetes_page_names_the_pods_of_its_job() -> None:
+    service, job = (yaml.safe_load(block.text) for block in blocks_of(ROOT / "docs" / "kubernetes.md"))
+    pod = job["spec"]["template"]
+    assert (service["kind"], job["kind"], job["spec"]["completionMode"]) == ("Service", "Job", "Indexed")
+    assert service["spec"]["clusterIP"] == "None", "the text, which makes the Service headless"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert pod["spec"]["subdomain"] == service["metadata"]["name"]
+    (container,) = pod["spec"]["containers"]
+    check_command(container["command"])
+    options = dict(word.partition("=")[::2] for word in container["command"])
+    assert options["--rdzv-endpoint"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}:29400"
+    _, _, most = options["--nnodes"].partition(":")
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == int(most)
+    assert {entry["name"] for entry in container["env"]} == {"FT_INFRA_RANK"}
 
 
 def test_no_block_is_left_unchecked() -> None:

@@ -36,9 +36,7 @@ from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
 from ft_rendezvous.host.logs import set_up_logging
 from ft_rendezvous.host.staying import stay_while_needed
 from ft_rendezvous.node.session import Session, open_session
-from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.participant import Place
-from ft_rendezvous.store import net
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -248,9 +246,7 @@ class FtRendezvousHandler(RendezvousHandler):
     def _join(self) -> Session:
         """The session, which the first call opens."""
         if self._session is None:
-            node = self._node_info()
-            codec.check_node(node)
-            self._session = open_session(self._settings, node)
+            self._session = open_session(self._settings, self._node_info())
         if self.workers is not None:
             self.workers.set_link(self._session.link)
         return self._session
@@ -258,7 +254,7 @@ class FtRendezvousHandler(RendezvousHandler):
     def _node_info(self) -> NodeInfo:
         node = self._settings.node
         return NodeInfo(
-            addr=net.advertised_address(node),
+            addr=node.local_addr or "",
             pid=os.getpid(),
             infra_rank=node.infra_rank,
             domain_id=node.domain_id,

@@ -27,6 +27,7 @@ from ft_rendezvous.launch.slurm import (
     parse_srun_args,
     plan_slurm,
 )
+from ft_rendezvous.store import names
 
 UNPUBLISHED = "host-of-the-first-task:29400"
 """Stands for an endpoint that another task of the array has not published yet."""
@@ -176,6 +177,6 @@ def _run_slurm(command: Sequence[str]) -> str:
 
 def _resolves(name: str) -> bool:
     try:
-        return bool(socket.getaddrinfo(name, None))
-    except OSError:
+        return bool(names.RESOLVER.look_up(name))
+    except (names.UnknownName, names.SilentResolver):
         return False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ft_rendezvous.cli.exit_codes import CANCELLED, FAILED
 from ft_rendezvous.config.load import load_settings
-from ft_rendezvous.config.settings import Settings
+from ft_rendezvous.config.settings import NodeSettings, Settings
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import ConfigError
 
@@ -53,13 +53,10 @@ def run_serve(settings: Settings, log_level: str) -> int:
     # Both import torch, which takes seconds. A bad setting is reported before.
     from ft_rendezvous.host.logs import set_up_logging  # noqa: PLC0415
     from ft_rendezvous.host.serve import serve  # noqa: PLC0415
-    from ft_rendezvous.store import net  # noqa: PLC0415
 
     set_up_logging(log_level)
     endpoint, run_id = settings.node.endpoint, settings.run.run_id
-    route = net.route_to(settings.node.endpoint_host, settings.node.endpoint_port)
-    if route is None or not route[1]:
-        log.warning("the endpoint %s does not name this machine: nodes will look for the store there", endpoint)
+    _warn_of_endpoint(settings.node)
     try:
         path = settings.node.verdict_file
         verdict_path = Path(path) if path else None
@@ -73,6 +70,32 @@ def run_serve(settings: Settings, log_level: str) -> int:
         verdict = host.verdict
         host.stop()
     return verdict_exit_code(verdict)
+
+
+def _warn_of_endpoint(node: NodeSettings) -> None:
+    """Warn if nodes may not find the store by its endpoint. They may have another resolver, so this is no error."""
+    from ft_rendezvous.store import net, raw_client  # noqa: PLC0415 - They cost time that other commands need not spend.
+
+    try:
+        addresses = raw_client.find_addresses(node.endpoint_host, node.endpoint_port)
+    except raw_client.NoStore as unknown:
+        log.warning(
+            "the endpoint %s: %s: nodes wait until they know the name; check it in --endpoint, and what "
+            "`getent ahosts %s` prints on a node",
+            node.endpoint,
+            unknown.fact,
+            node.endpoint_host,
+        )
+        return
+    own = [route for route in net.routes_to(addresses, node.endpoint_port) if route.is_here]
+    if not own:
+        log.warning("the endpoint %s does not name this machine: nodes will look for the store there", node.endpoint)
+    elif len(own) < len(addresses):
+        log.warning(
+            "the endpoint %s has addresses of other machines, too: set is_host=false on all nodes, or one of them "
+            "hosts a second store",
+            node.endpoint,
+        )
 
 
 def verdict_exit_code(verdict: Verdict | None) -> int:

@@ -54,7 +54,7 @@ def load_settings(
 
 
 def locate_node(settings: Settings, env: Mapping[str, str] | None = None) -> Settings:
-    """The same settings with this node's infra rank, domain and unit. May run a command to find them.
+    """The same settings with this node's infra rank, domain, unit and index. May run a command to find them.
 
     A value that the user gave wins. Raises ConfigError if a name that the run needs is missing.
     """
@@ -64,7 +64,15 @@ def locate_node(settings: Settings, env: Mapping[str, str] | None = None) -> Set
     domain_id = _find_domain(settings, source_input)
     unit_id = _find_unit(settings, source_input)
     _check_location(settings.run, domain_id, unit_id, source_input.hostname)
-    node = dataclasses.replace(settings.node, infra_rank=infra_rank, domain_id=domain_id, unit_id=unit_id)
+    node = dataclasses.replace(
+        settings.node,
+        infra_rank=infra_rank,
+        domain_id=domain_id,
+        unit_id=unit_id,
+        job_index=_number_from(env, "JOB_COMPLETION_INDEX", "an index"),
+        hostname=socket.gethostname(),
+        is_pod="KUBERNETES_SERVICE_HOST" in env,
+    )
     return dataclasses.replace(settings, node=node)
 
 
@@ -104,10 +112,16 @@ def _check_location(run: RunSettings, domain_id: str | None, unit_id: str | None
 
 def _infra_rank_from(env: Mapping[str, str]) -> int | None:
     for name in ("FT_INFRA_RANK", "SLURM_PROCID", "SLURM_NODEID", "GROUP_RANK"):
-        text = env.get(name, "")
-        if text:
-            if not is_digits(text):
-                raise ConfigError(f"{name}={text} is not a rank: it must be an integer, 0 or more")
+        rank = _number_from(env, name, "a rank")
+        if rank is not None:
             base = env.get("FT_INFRA_RANK_BASE", "") if name == "SLURM_PROCID" else ""
-            return int(text) + (int(base) if is_digits(base) else 0)
+            return rank + (int(base) if is_digits(base) else 0)
     return None
+
+
+def _number_from(env: Mapping[str, str], name: str, what: str) -> int | None:
+    """The number in a variable; None if it is absent or empty."""
+    text = env.get(name, "")
+    if text and not is_digits(text):
+        raise ConfigError(f"{name}={text} is not {what}: it must be an integer, 0 or more")
+    return int(text) if text else None

@@ -25,6 +25,7 @@ from ft_rendezvous.config.schema import (
 )
 from ft_rendezvous.core.blame import BlameRules
 from ft_rendezvous.core.capacity import PlacementRules, Policy, Ranks, Spread
+from ft_rendezvous.core.hosting import NodeIdentity
 from ft_rendezvous.core.losses import LossRules
 from ft_rendezvous.core.next_cycle import Grow
 from ft_rendezvous.core.sealing import SealRules
@@ -218,7 +219,9 @@ class NodeSettings:
     )
     unit_id: str | None = setting("unit", None, "The name of the allocation unit to which this node belongs.")
     is_host: bool | None = setting(
-        "is_host", None, "Whether this node hosts the store. Default: whether the endpoint names this machine."
+        "is_host",
+        None,
+        "Whether this node hosts the store. Default: whether the endpoint is this machine; see `ftr docs kubernetes`.",
     )
     health_check: str | None = setting(
         "health_check", None, "A command that must succeed before this node joins, and before it comes back."
@@ -237,12 +240,21 @@ class NodeSettings:
         None,
         "A command that a node runs at its very end, with FT_VERDICT (`unknown`: the store was lost), FT_IS_RETRYABLE.",
     )
+    job_index: int | None = None
+    """This node's index in an Indexed Job of Kubernetes (JOB_COMPLETION_INDEX)."""
+    hostname: str = ""
+    is_pod: bool = False
+    """Whether this node runs in a pod of Kubernetes."""
     shares_store: bool = True
     """Whether workers use the cycle's bootstrap store (torch's TORCH_DISABLE_SHARE_RDZV_TCP_STORE)."""
 
     @property
     def endpoint(self) -> str:
         return format_endpoint(self.endpoint_host, self.endpoint_port)
+
+    @property
+    def identity(self) -> NodeIdentity:
+        return NodeIdentity(is_host=self.is_host, job_index=self.job_index, hostname=self.hostname, is_pod=self.is_pod)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from ft_rendezvous.errors import ConfigError, ProtocolBug, StoreUnavailable
 from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.store import net
-from ft_rendezvous.store.raw_client import Found, StoreSocket
+from ft_rendezvous.store.raw_client import Found, NoStore, StoreSocket, find_addresses
 
 ENDPOINT_TIMEOUT_S = 3.0
 """For a connection, and for an answer."""
@@ -31,6 +31,7 @@ _STATES = {
     Found.NOTHING: EndpointState.NOTHING,
     Found.NO_ANSWER: EndpointState.NO_ANSWER,
     Found.UNKNOWN_HOST: EndpointState.UNKNOWN_HOST,
+    Found.SILENT_RESOLVER: EndpointState.UNKNOWN_HOST,
 }
 
 
@@ -92,10 +93,8 @@ def look_at_endpoint(host: str, port: int) -> EndpointFacts:
     """What is at the endpoint, over one connection."""
     try:
         store = StoreSocket(host, port, ENDPOINT_TIMEOUT_S)
-    except StoreUnavailable as unavailable:
-        return EndpointFacts(
-            state=_STATES.get(Found(unavailable.fact), EndpointState.STRANGER), detail=unavailable.fact
-        )
+    except NoStore as unavailable:
+        return EndpointFacts(state=_STATES.get(unavailable.found, EndpointState.STRANGER), detail=unavailable.fact)
     try:
         head = perform_move(store, moves.find_head())
     except StoreUnavailable as unavailable:
@@ -119,10 +118,9 @@ def look_at_endpoint(host: str, port: int) -> EndpointFacts:
 def reach_endpoint(host: str, port: int, token: str) -> tuple[Attempt, ...]:
     """Try every address of the endpoint: expect the token of the held port or, without a token, a store."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        return (Attempt(address=host, seconds=0.0, error=getattr(error, "strerror", None) or str(error)),)
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+        addresses = find_addresses(host, port)
+    except NoStore as unknown:
+        return (Attempt(address=host, seconds=0.0, error=unknown.fact),)
     return tuple(_try(address, port, token) for address in addresses[:MOST_ADDRESSES])
 
 

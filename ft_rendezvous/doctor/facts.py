@@ -110,6 +110,11 @@ class NodeFacts(Fact, frozen=True, kw_only=True):
     """Why the settings of this node alone cannot work."""
     is_host: bool = False
     """It would host the store."""
+    is_hosting_unclear: bool = False
+    """It cannot know whether to host."""
+    hosting_reason: str = ""
+    own_addresses: tuple[str, ...] = ()
+    """Those of the endpoint's addresses that belong to this machine."""
     endpoint: Lookup
     own_name: Lookup
     route: Route | None
@@ -121,6 +126,11 @@ class NodeFacts(Fact, frozen=True, kw_only=True):
     """Ports that the system gives to outgoing connections."""
     software: Software
     step: Step | None = None
+
+    @property
+    def shares_endpoint(self) -> bool:
+        """Whether the endpoint has addresses of this machine and of others, as a headless Service has."""
+        return 0 < len(self.own_addresses) < len(self.endpoint.found)
 
 
 # --- the endpoint -----------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ import resource
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from typing import Any
 from ft_rendezvous import __version__
 from ft_rendezvous.config.addresses import format_endpoint, is_loopback
 from ft_rendezvous.config.load import load_settings, locate_node
-from ft_rendezvous.config.settings import Settings
+from ft_rendezvous.config.settings import NodeSettings, Settings
+from ft_rendezvous.core.hosting import HostingRole
 from ft_rendezvous.doctor.facts import Lookup, NodeFacts, Route, Software, Step, Torch
 from ft_rendezvous.doctor.interfaces import interface_of
-from ft_rendezvous.doctor.lookups import addresses_of, ask_all, name_of, seen_as
+from ft_rendezvous.doctor.lookups import ask_all, name_of, seen_as
 from ft_rendezvous.doctor.torch_probe import run_probe
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.store import net
+from ft_rendezvous.store.names import addresses_of
 
 LOCALHOST = "localhost"
 """The name by which a process that hosts a store connects to it."""
@@ -51,14 +54,16 @@ def gather_facts(options: DoctorOptions, step: Step | None, env: Mapping[str, st
     hostname = socket.gethostname()
     run, run_error = read_settings(options, step, env, is_node=False)
     node, node_error = (None, "") if run is None else read_settings(options, step, env, is_node=True)
-    names = ask_all({name: addresses_of(name) for name in (options.host, hostname, LOCALHOST)})
-    route = _find_route(options) if names[options.host].found else None
+    names = ask_all({name: partial(addresses_of, name) for name in (options.host, hostname, LOCALHOST)})
+    routes = net.routes_to(names[options.host].found, options.port)
+    route = _find_route(routes)
     seen_at = _addresses_seen(route, names[LOCALHOST])
     reverse = ask_all({address: name_of(address) for address in seen_at})
     # Not while lookups are timed: an import of torch takes all of a small machine.
     torch = run_probe(env, options.timeout_s * 0.75)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    is_host = None if node is None else node.node.is_host
+    plain = NodeSettings(endpoint_host=options.host, endpoint_port=options.port)
+    hosting = net.choose_hosting(plain if node is None else node.node, names[options.host].found)
     return NodeFacts(
         task=0 if step is None else step.task,
         host=env.get("SLURMD_NODENAME") or hostname,
@@ -70,7 +75,10 @@ def gather_facts(options: DoctorOptions, step: Step | None, env: Mapping[str, st
         settings={} if run is None else run.run.as_dict(),
         run_error=run_error,
         node_error=node_error,
-        is_host=route is not None and route.is_here if is_host is None else is_host,
+        is_host=hosting.role is HostingRole.HOST,
+        is_hosting_unclear=hosting.role is HostingRole.UNCLEAR,
+        hosting_reason=hosting.reason,
+        own_addresses=tuple(each.address for each in routes if each.is_here),
         endpoint=names[options.host],
         own_name=names[hostname],
         route=route,
@@ -105,12 +113,12 @@ def read_settings(
     return settings, ""
 
 
-def _find_route(options: DoctorOptions) -> Route | None:
-    found = net.route_to(options.host, options.port)
+def _find_route(routes: Sequence[net.HostRoute]) -> Route | None:
+    found = net.best_route(routes)
     if found is None:
         return None
-    address, is_here = found
-    return Route(address=address, is_here=is_here, is_loopback=is_loopback(address), interface=interface_of(address))
+    local = found.local
+    return Route(address=local, is_here=found.is_here, is_loopback=is_loopback(local), interface=interface_of(local))
 
 
 def _addresses_seen(route: Route | None, localhost: Lookup) -> list[str]:

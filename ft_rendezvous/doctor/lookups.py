@@ -60,16 +60,6 @@ def ask_all(
     }
 
 
-def addresses_of(name: str, port: int = 0) -> ResolverCall:
-    """Ask for the addresses of a name, each once, in the resolver's order."""
-
-    def ask() -> list[str]:
-        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-    return ask
-
-
 def name_of(address: str) -> ResolverCall:
     """Ask for the name of an address, as a TCPStore does for every client."""
 

@@ -15,7 +15,7 @@ from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import perform_move
 from ft_rendezvous.store.client import TcpStore, connect
-from ft_rendezvous.store.raw_client import Found, StoreSocket, probe
+from ft_rendezvous.store.raw_client import NoStore, StoreSocket
 
 ANSWER_TIMEOUT_S = 10.0
 """How long the coordinator may take to answer: it looks several times per second."""
@@ -26,12 +26,12 @@ class Operator:
 
     def __init__(self, endpoint: str) -> None:
         host, port = parse_endpoint(endpoint)
-        found = probe(host, port)
-        if found is not Found.STORE:
-            raise ConfigError(f"no run at {endpoint}: {found}")
+        try:
+            self._ear = StoreSocket(host, port, ANSWER_TIMEOUT_S)
+        except NoStore as nothing:
+            raise ConfigError(f"no run at {endpoint}: {nothing.fact}") from nothing
         self._endpoint = endpoint
-        self._store: TcpStore = connect(host, port)
-        self._ear = StoreSocket(host, port, ANSWER_TIMEOUT_S)
+        self._store: TcpStore = connect(self._ear.address, port)
         self.run_id = self.read().run_id
 
     def read(self) -> Head:

@@ -5,37 +5,74 @@ from __future__ import annotations
 import errno
 import resource
 import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from ft_rendezvous.config.addresses import is_loopback
 from ft_rendezvous.config.settings import NodeSettings
+from ft_rendezvous.core.hosting import Hosting, decide_hosting
+from ft_rendezvous.store import names
 
 CONNECTIONS_PER_NODE = 3
 """One for calls, one for events, and for a moment one for the probe."""
 
 
-def route_to(host: str, port: int) -> tuple[str, bool] | None:
-    """The local address from which the route to `host` starts, and whether `host` is this machine.
+@dataclass(frozen=True, slots=True)
+class HostRoute:
+    """How this machine reaches one address."""
 
-    None if the name does not resolve. The kernel gives the answer; connecting a datagram socket sends nothing. So
-    aliases, second NICs and names without a reverse DNS entry all work: the route to an own address starts at itself.
+    address: str
+    local: str
+    """The address from which the route starts."""
+    is_here: bool
+    """Whether the address is this machine's."""
+
+
+def routes_to(addresses: Iterable[str], port: int) -> list[HostRoute]:
+    """The routes to those addresses to which there is one.
+
+    The kernel gives the answer; connecting a datagram socket sends nothing. So aliases, second NICs and names without a
+    reverse DNS entry all work: the route to an own address starts at itself.
     """
+    routes = []
+    for address in addresses:
+        local = _local_address(address, port)
+        if local is not None:
+            # All of 127.0.0.0/8 is this machine, and the route to each of it starts at 127.0.0.1.
+            routes.append(HostRoute(address, local, is_here=local == address or is_loopback(address)))
+    return routes
+
+
+def _local_address(address: str, port: int) -> str | None:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        ((family, kind, proto, _, target), *_) = socket.getaddrinfo(
+            address, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )
+        with socket.socket(family, kind, proto) as sock:
+            sock.connect(target)
+            return str(sock.getsockname()[0])
     except OSError:
         return None
-    remote: str | None = None
-    for family, kind, proto, _, address in found:
-        try:
-            with socket.socket(family, kind, proto) as sock:
-                sock.connect(address)
-                local = str(sock.getsockname()[0])
-        except OSError:
-            continue
-        if local == str(address[0]) or is_loopback(str(address[0])):
-            # All of 127.0.0.0/8 is this machine, and the route to each of it starts at 127.0.0.1.
-            return local, True
-        remote = remote or local
-    return (remote, False) if remote is not None else None
+
+
+def route_to(host: str, port: int) -> HostRoute | None:
+    """The best route to `host`. None if there is no route, or if the name does not resolve."""
+    try:
+        return best_route(routes_to(names.RESOLVER.look_up(host), port))
+    except (names.UnknownName, names.SilentResolver):
+        return None
+
+
+def best_route(routes: Sequence[HostRoute]) -> HostRoute | None:
+    """The route to an own address, if there is one; else the first."""
+    return next((route for route in routes if route.is_here), routes[0] if routes else None)
+
+
+def choose_hosting(settings: NodeSettings, addresses: Iterable[str]) -> Hosting:
+    """Whether this node hosts the store, when the endpoint has these addresses."""
+    known = frozenset(addresses)
+    own = frozenset(route.address for route in routes_to(known, settings.endpoint_port) if route.is_here)
+    return decide_hosting(settings.identity, settings.endpoint_host, known, own)
 
 
 def advertised_address(settings: NodeSettings) -> str:
@@ -49,10 +86,9 @@ def advertised_address(settings: NodeSettings) -> str:
     route = route_to(settings.endpoint_host, settings.endpoint_port)
     if route is None:
         return socket.gethostname()
-    address, is_here = route
-    if is_here and is_loopback(address) and not is_loopback(settings.endpoint_host):
+    if route.is_here and is_loopback(route.local) and not is_loopback(settings.endpoint_host):
         return settings.endpoint_host
-    return address
+    return route.local
 
 
 # --- listening --------------------------------------------------------------------------------------

@@ -16,13 +16,14 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
 from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.protocol.ops import Add, Append, Check, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set
+from ft_rendezvous.store import names
 
 _VALIDATE, _SET, _COMPARE_SET, _GET, _ADD, _CHECK, _WAIT = (bytes([no]) for no in (0, 1, 2, 3, 4, 5, 6))
 _DELETE, _APPEND, _MULTI_GET, _MULTI_SET, _PING = (bytes([no]) for no in (8, 9, 10, 11, 13))
@@ -32,6 +33,7 @@ _ALL_THERE = b"\x00"
 _ANSWER_BYTES = 1 << 13
 """How much of an answer is read at once: a system call costs more than some bytes too many."""
 GREETING_TIMEOUT_S = 3.0
+"""How long one address may take to accept a connection, and then to answer as a store."""
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 
 
@@ -45,6 +47,15 @@ class Found(StrEnum):
     HUNG_UP = "something listens there and hangs up"
     STRANGER = "another program listens there"
     UNKNOWN_HOST = "the host name does not resolve"
+    SILENT_RESOLVER = "the resolver does not answer when asked for the host name"
+
+
+_BY_HOPE = (Found.SILENT, Found.HUNG_UP, Found.NO_ANSWER, Found.NOTHING, Found.STRANGER)
+
+
+def most_hopeful(found: Iterable[Found]) -> Found:
+    """Of what was found at several addresses, what may soonest become a store, or hide one."""
+    return min(found, key=_BY_HOPE.index)
 
 
 class _Unfit(Exception):
@@ -68,7 +79,7 @@ class StoreSocket:
         """Connect. The store may take `greeting_s` for its first answer; GREETING_TIMEOUT_S if that is None."""
         self._endpoint = format_endpoint(host, port)
         try:
-            self._socket = _greet(host, port, greeting_s)
+            self._socket, self.address = _greet(host, port, greeting_s)
             self._socket.settimeout(timeout_s)
         except _Unfit as unfit:
             raise NoStore(self._endpoint, unfit.found) from unfit
@@ -158,21 +169,47 @@ class StoreSocket:
 def probe(host: str, port: int) -> Found:
     """Find out, in bounded time, whether a TCPStore is at an endpoint."""
     try:
-        _greet(host, port).close()
+        _greet(host, port)[0].close()
     except _Unfit as unfit:
         return unfit.found
     return Found.STORE
 
 
-def _greet(host: str, port: int, greeting_s: float | None = None) -> socket.socket:
+def find_addresses(host: str, port: int) -> tuple[str, ...]:
+    """The addresses of an endpoint's host, as DNS knows them now. Raises NoStore."""
+    try:
+        return _look_up(host)
+    except _Unfit as unfit:
+        raise NoStore(format_endpoint(host, port), unfit.found) from unfit
+
+
+def _look_up(host: str) -> tuple[str, ...]:
+    try:
+        return names.RESOLVER.look_up(host)
+    except names.UnknownName as error:
+        raise _Unfit(Found.UNKNOWN_HOST) from error
+    except names.SilentResolver as error:
+        raise _Unfit(Found.SILENT_RESOLVER) from error
+
+
+def _greet(host: str, port: int, greeting_s: float | None = None) -> tuple[socket.socket, str]:
+    """A connection to a TCPStore, and its address. The addresses of a name are tried in turn."""
+    found: list[Found] = []
+    for address in _look_up(host):
+        try:
+            return _greet_at(address, port, greeting_s), address
+        except _Unfit as unfit:
+            found.append(unfit.found)
+    raise _Unfit(most_hopeful(found))
+
+
+def _greet_at(address: str, port: int, greeting_s: float | None) -> socket.socket:
     """A connection to a TCPStore. The other end has proved that it is one: it has echoed a ping."""
     nonce = struct.pack("<I", random.getrandbits(32))
     try:
-        sock = socket.create_connection((host, port), timeout=GREETING_TIMEOUT_S)
+        sock = socket.create_connection((address, port), timeout=GREETING_TIMEOUT_S)
     except TimeoutError as error:
         raise _Unfit(Found.NO_ANSWER) from error
-    except socket.gaierror as error:
-        raise _Unfit(Found.UNKNOWN_HOST) from error
     except ConnectionRefusedError as error:
         raise _Unfit(Found.NOTHING) from error
     except OSError as error:

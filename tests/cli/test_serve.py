@@ -94,6 +94,18 @@ def test_a_taken_port_is_reported_with_the_next_step(shell: Shell) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_name_that_does_not_resolve_is_warned_of(shell: Shell) -> None:
+    """It may resolve on the nodes, or later. So the store is there."""
+    endpoint = f"no-such-host.invalid:{free_port()}"
+    store = shell.start_ftr("serve", "--endpoint", endpoint, "--rdzv-id", "job", "--nnodes", "2")
+    lines = wait_until_serving(store)
+    store.send_signal(signal.SIGTERM)
+    store.communicate(timeout=30)
+    (warning,) = [line for line in lines if "WARNING" in line]
+    assert f"the endpoint {endpoint}: the host name does not resolve: nodes wait until they know the name" in warning
+    assert "`getent ahosts no-such-host.invalid`" in warning
+
+
 @pytest.mark.parametrize(
     ("nnodes", "conf", "message"),
     [

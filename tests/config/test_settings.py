@@ -323,6 +323,26 @@ def test_an_infra_rank_in_the_environment_that_is_none_is_named(name: str, value
         parse(env={name: value})
 
 
+@pytest.mark.parametrize(
+    ("env", "job_index", "is_pod"),
+    [
+        ({}, None, False),
+        ({"JOB_COMPLETION_INDEX": ""}, None, False),
+        ({"JOB_COMPLETION_INDEX": "0"}, 0, False),
+        ({"JOB_COMPLETION_INDEX": "12", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}, 12, True),
+    ],
+)
+def test_a_pod_knows_its_index(env: dict[str, str], job_index: int | None, is_pod: bool) -> None:
+    node = parse(env=env).node
+    assert (node.identity.job_index, node.identity.is_pod) == (job_index, is_pod)
+    assert node.identity.hostname == socket.gethostname()
+
+
+def test_an_index_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError, match="JOB_COMPLETION_INDEX=first is not an index"):
+        parse(env={"JOB_COMPLETION_INDEX": "first"})
+
+
 @pytest.mark.parametrize(("value", "shares"), [("1", False), ("0", True), ("", True), (None, True)])
 def test_torchs_switch_for_the_workers_store_is_honoured(value: str | None, shares: bool) -> None:
     env = {} if value is None else {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": value}

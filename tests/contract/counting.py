@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ft_rendezvous.core.model import Closed, Opened
-from ft_rendezvous.node import session
+from ft_rendezvous.node import dialing
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.ops import Op, Store
 from ft_rendezvous.store.raw_client import StoreSocket
@@ -101,5 +101,5 @@ class CountingSocket(CountingStore):
 def counted(monkeypatch: pytest.MonkeyPatch, tally: Tally, node: str) -> Iterator[None]:
     """Sessions opened here have both their connections counted."""
     with monkeypatch.context() as patch:
-        patch.setattr(session, "StoreSocket", lambda *where: CountingSocket(StoreSocket(*where), tally, node))
+        patch.setattr(dialing, "StoreSocket", lambda *where: CountingSocket(StoreSocket(*where), tally, node))
         yield

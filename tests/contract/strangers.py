@@ -12,9 +12,9 @@ Answer = Callable[[socket.socket], None]
 
 
 @contextmanager
-def listener(answer: Answer | None) -> Iterator[int]:
+def listener(answer: Answer | None, address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
     """A program that answers every connection like this; None is one that never accepts."""
-    server = socket.create_server(("127.0.0.1", 0))
+    server = socket.create_server((address, port))
     kept: list[socket.socket] = []
 
     def serve() -> None:

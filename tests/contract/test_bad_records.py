@@ -11,7 +11,7 @@ from ft_rendezvous.core.model import STORE_FORMAT, Arrival, NodeInfo, VerdictKin
 from ft_rendezvous.errors import ConfigError, Refused, StoreUnavailable
 from ft_rendezvous.host.host import Host
 from ft_rendezvous.host.serve import new_id
-from ft_rendezvous.node import session
+from ft_rendezvous.node import dialing, session
 from ft_rendezvous.protocol import codec, coordinator
 from ft_rendezvous.protocol.journal import NodeFenced, RecordRefused
 from ft_rendezvous.protocol.ops import Add, Append, Set
@@ -215,9 +215,9 @@ def test_a_node_that_waited_long_for_its_host_does_not_mistake_it_for_a_stranger
             was_anonymous.set()
         return found
 
-    read_really = session._read_head
-    monkeypatch.setattr(session, "StoreSocket", dial)
-    monkeypatch.setattr(session, "_read_head", read_head)
+    read_really = dialing._read_head
+    monkeypatch.setattr(dialing, "StoreSocket", dial)
+    monkeypatch.setattr(dialing, "_read_head", read_head)
     settings = run_settings(join_s=LONG_S)
     with live_run(join_s=LONG_S) as run:
         run.port = free_port()

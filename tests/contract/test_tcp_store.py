@@ -16,7 +16,7 @@ from torch.distributed import DistStoreError, TCPStore
 
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.protocol.ops import Add, Append, Check, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set, Store
-from ft_rendezvous.store import client, raw_client
+from ft_rendezvous.store import client, names, raw_client
 from ft_rendezvous.store.client import NoAnswer, ServedStore, connect
 from ft_rendezvous.store.net import listen
 from ft_rendezvous.store.raw_client import Found, StoreSocket, probe
@@ -33,6 +33,7 @@ from tests.contract.strangers import (
     speak_http,
     speak_ssh,
 )
+from tests.support.proxy import Proxy
 
 SHORT_S = 0.3
 """Patience with something that is silent."""
@@ -78,11 +79,49 @@ def test_a_probe_finds_a_store_and_does_it_no_harm(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_name_that_does_not_resolve_is_told_apart_from_a_port_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> socket.socket:
+    def fail(_: str) -> list[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(socket, "create_connection", fail)
+    monkeypatch.setattr(names, "RESOLVER", names.Resolver(fail))
     assert probe("no-such-host.invalid", 29400) is Found.UNKNOWN_HOST
+
+
+def test_a_resolver_that_hangs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = threading.Event()
+
+    def hang(_: str) -> list[str]:
+        ends.wait(LONG_S)
+        return []
+
+    monkeypatch.setattr(names, "RESOLVER", names.Resolver(hang, timeout_s=0.01))
+    assert probe("head", 29400) is Found.SILENT_RESOLVER
+    ends.set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        pytest.param(speak_http, Found.NOTHING, id="a stranger and a free port"),
+        pytest.param(hang_up, Found.HUNG_UP, id="one hangs up"),
+    ],
+)
+def test_of_several_addresses_the_most_hopeful_is_reported(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, found: Found
+) -> None:
+    monkeypatch.setattr(names, "RESOLVER", names.Resolver(lambda _: ["127.0.0.2", "127.0.0.1"]))
+    with listener(answer) as port:
+        assert probe("head", port) is found
+
+
+def test_the_store_is_found_at_any_address_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "RESOLVER", names.Resolver(lambda _: ["127.0.0.3", "127.0.0.2", "127.0.0.1"]))
+    served = ServedStore(listen())
+    with Proxy(served.port) as proxy, listener(hang_up, "127.0.0.2", proxy.port):
+        store = StoreSocket("head", proxy.port)
+        assert store.address == "127.0.0.1"
+        assert store.perform(Add("count", 1)) == 1
+        store.close()
+    served.stop()
 
 
 # --- a store that is gone ---------------------------------------------------------------------------
@@ -414,7 +453,7 @@ def test_a_multi_set_in_two_pieces_is_performed_in_part_and_then_again() -> None
 
     multi_set = b"\x0b" + struct.pack("<Q", 3)
     served = ServedStore(listen())
-    client, sock = connect("127.0.0.1", served.port), raw_client._greet("127.0.0.1", served.port)
+    client, sock = connect("127.0.0.1", served.port), raw_client._greet_at("127.0.0.1", served.port)
     try:
         sock.sendall(multi_set + text(b"/count") + text(b"0") + text(b"/event") + text(b"opened"))
         assert client.perform(Get("event")) == b"opened"

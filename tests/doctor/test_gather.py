@@ -66,6 +66,26 @@ def test_is_host_wins_over_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.route.is_here
 
 
+@pytest.mark.parametrize(
+    ("env", "is_host", "is_unclear"),
+    [({"JOB_COMPLETION_INDEX": "0"}, True, False), ({"JOB_COMPLETION_INDEX": "1"}, False, False), ({}, False, True)],
+)
+def test_a_name_with_addresses_of_other_machines(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], is_host: bool, is_unclear: bool
+) -> None:
+    monkeypatch.setattr("ft_rendezvous.doctor.gather.run_probe", lambda *_: TORCHLESS)
+    monkeypatch.setattr(
+        "ft_rendezvous.doctor.gather.addresses_of",
+        lambda name: ["192.0.2.1", "127.0.0.1"] if name == "train" else ["127.0.0.1"],
+    )
+    monkeypatch.setattr("socket.gethostname", lambda: "pod")
+    facts = gather_facts(DoctorOptions(host="train", port=1), None, env)
+    assert (facts.is_host, facts.is_hosting_unclear) == (is_host, is_unclear)
+    assert facts.own_addresses == ("127.0.0.1",)
+    assert facts.shares_endpoint
+    assert facts.hosting_reason
+
+
 def test_a_machine_has_an_interface_for_each_of_its_addresses() -> None:
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("::ffff:127.0.0.1") == "lo"

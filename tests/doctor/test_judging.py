@@ -305,6 +305,47 @@ def test_several_nodes_on_the_one_machine_of_the_endpoint_are_no_problem() -> No
     assert finding_of("address", seen)[:2] == ("pass", "the endpoint is this machine through lo")
 
 
+SERVICE = lookup("train", 0.001, "10.0.0.1", "10.0.0.2", "10.0.0.3")
+"""A name with the addresses of three machines."""
+
+
+def in_service(task: int, **changes: Any) -> NodeFacts:
+    reason = f"JOB_COMPLETION_INDEX is {task}"
+    here = Route(address=f"10.0.0.{task + 1}", is_here=True, is_loopback=False, interface="eth0")
+    known = {"own_addresses": (here.address,), "hosting_reason": reason, "is_host": task == 0, "route": here}
+    return node(task, **{"endpoint": SERVICE, **known, **changes})
+
+
+def test_a_node_alone_says_whether_it_would_host_a_name_of_several_machines() -> None:
+    several = "the endpoint has 3 addresses, of this machine and of others"
+    host = finding_of("address", examination(in_service(0)))
+    assert host[:2] == ("pass", f"{several}; this node would host: JOB_COMPLETION_INDEX is 0")
+    client = finding_of("address", examination(in_service(1)))
+    assert client[:2] == ("pass", f"{several}; this node would not host: JOB_COMPLETION_INDEX is 1")
+
+
+def test_one_host_among_several_machines_is_well_though_the_others_refuse() -> None:
+    refused = Attempt(address="10.0.0.2", seconds=0.001, error="10.0.0.2: Connection refused")
+    attempts = {task: (refused, Attempt(address="10.0.0.1", seconds=0.001)) for task in range(3)}
+    seen = examination(*(in_service(task) for task in range(3)), attempts=attempts)
+    assert [finding_of(check, seen)[0] for check in ("address", "families", "reach", "endpoint")] == ["pass"] * 4
+
+
+def test_no_store_at_a_name_of_several_machines_and_no_node_that_would_host() -> None:
+    nothing = EndpointFacts(state=EndpointState.NOTHING)
+    status, fact, _ = finding_of("endpoint", examination(in_service(1), endpoint=nothing, attempts={}, clients=None))
+    assert status == "warn"
+    assert fact.endswith("and no node here would host: JOB_COMPLETION_INDEX is 1")
+
+
+def test_nodes_that_cannot_know_whether_to_host_are_a_failure() -> None:
+    unclear = [in_service(task, is_host=False, is_hosting_unclear=True, hosting_reason="unclear") for task in range(3)]
+    (finding,) = of_check("address", examination(*unclear))
+    assert (str(finding.status), finding.fact, finding.nodes) == ("fail", "unclear", ("n1", "n2", "n3"))
+    assert "is_host=true" in finding.remedy
+    assert "JOB_COMPLETION_INDEX" in finding.remedy
+
+
 def test_a_way_that_ends_on_loopback_is_found() -> None:
     loop = Route(address="127.0.0.1", is_here=True, is_loopback=True, interface="lo")
     findings = of_check("address", examination(node(), node(1, route=loop), node(2)))

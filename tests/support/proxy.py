@@ -39,7 +39,7 @@ class _Connection:
 class Proxy:
     """Forwards connections to a port of this machine, until told otherwise."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, address: str = "127.0.0.1", port: int = 0) -> None:
         self.target_port = target_port
         """New connections go there."""
         self.accepted = 0
@@ -51,7 +51,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._connections: list[_Connection] = []
         self._trap: tuple[bytes, Fate] | None = None
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((address, port))
         self.port: int = self._listener.getsockname()[1]
         self._spawn(self._accept)
 

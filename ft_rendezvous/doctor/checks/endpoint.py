@@ -6,6 +6,7 @@ import ipaddress
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from ft_rendezvous.core.hosting import CLEAR_REMEDY
 from ft_rendezvous.doctor.facts import Attempt, EndpointState, NodeFacts, RunningRun
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
 from ft_rendezvous.text import count, listing
@@ -27,7 +28,7 @@ def judge_endpoint(seen: Examination) -> list[Finding]:
         EndpointState.FORBIDDEN: _judge_forbidden,
         EndpointState.NOTHING: _judge_nothing,
         EndpointState.NO_ANSWER: _judge_no_answer,
-        EndpointState.UNKNOWN_HOST: _judge_no_answer,
+        EndpointState.UNKNOWN_HOST: _judge_unknown_host,
     }
     status, fact, remedy = judge[seen.endpoint.state](seen)
     looked = seen.names(node for node in seen.nodes if node.task == seen.looked)
@@ -80,6 +81,10 @@ def _judge_forbidden(seen: Examination) -> tuple[Status, str, str]:
 
 
 def _judge_nothing(seen: Examination) -> tuple[Status, str, str]:
+    sharer = next((node for node in seen.nodes if node.shares_endpoint and not node.is_host), None)
+    if sharer is not None:
+        fact = f"nothing listens at {seen.endpoint_name} yet, and no node here would host: {sharer.hosting_reason}"
+        return Status.WARN, fact, "start the node that hosts and run ftr doctor again, or set is_host=true on one node"
     who = "this is not its machine" if seen.expected == 1 else "none of these nodes is its machine"
     remedy = "start ftr serve there and run ftr doctor again, or name one of the nodes in --endpoint"
     return Status.WARN, f"nothing listens at {seen.endpoint_name} yet, and {who}", remedy
@@ -88,6 +93,12 @@ def _judge_nothing(seen: Examination) -> tuple[Status, str, str]:
 def _judge_no_answer(seen: Examination) -> tuple[Status, str, str]:
     remedy = "check that the host is up, that its name is right, and that no firewall drops packets to that port"
     return Status.FAIL, f"{seen.endpoint_name}: {seen.endpoint.detail}", remedy
+
+
+def _judge_unknown_host(seen: Examination) -> tuple[Status, str, str]:
+    fact = f"{seen.endpoint_name}: {seen.endpoint.detail}; a node would wait for the name until join_timeout"
+    remedy = "check the name, and what getent ahosts NAME prints there; in Kubernetes, see ftr docs kubernetes"
+    return Status.FAIL, fact, remedy
 
 
 # --- which nodes reach it ---------------------------------------------------------------------------------
@@ -122,10 +133,12 @@ def judge_families(seen: Examination) -> list[Finding]:
     """IPv4 and IPv6: a name with both is tried with both. A broken address costs time at every connection."""
     broken: dict[str, list[NodeFacts]] = defaultdict(list)
     fine: dict[str, list[NodeFacts]] = defaultdict(list)
+    # Of the machines of a shared name, all but the store host refuse.
+    is_shared = any(node.shares_endpoint for node in seen.nodes)
     for node in seen.nodes:
         attempts = seen.attempts.get(node.task, ())
         dead = [attempt for attempt in attempts if attempt.error]
-        if dead and len(dead) < len(attempts):
+        if dead and len(dead) < len(attempts) and not is_shared:
             broken[_describe_broken(attempts)].append(node)
         elif node.endpoint.found:
             fine[" and ".join(_families(node.endpoint.found))].append(node)
@@ -177,6 +190,17 @@ def judge_address(seen: Examination) -> list[Finding]:
             )
         ]
     found = []
+    unclear = [node for node in seen.nodes if node.is_hosting_unclear]
+    if unclear:
+        found.append(
+            Finding(
+                check="address",
+                status=Status.FAIL,
+                fact=unclear[0].hosting_reason,
+                remedy=CLEAR_REMEDY,
+                nodes=seen.names(unclear),
+            )
+        )
     nowhere = [node for node in seen.nodes if node.route is None and node.endpoint.found]
     if nowhere:
         found.append(
@@ -191,7 +215,7 @@ def judge_address(seen: Examination) -> list[Finding]:
     routes: dict[str, list[NodeFacts]] = defaultdict(list)
     inside: list[NodeFacts] = []
     for node in seen.nodes:
-        if node.route is None:
+        if node.route is None or node.is_hosting_unclear:
             continue
         if node.route.is_loopback and not node.is_host and len(machines) > 1:
             inside.append(node)
@@ -218,6 +242,10 @@ def _describe_route(node: NodeFacts, is_one_of_many: bool) -> str:
     """The route in words; the same words for nodes with the same kind of route."""
     assert node.route is not None
     interface = f" through {node.route.interface}" if node.route.interface else ""
+    if node.shares_endpoint:
+        what = "would host" if node.is_host else "would not host"
+        machines = f"the endpoint has {len(node.endpoint.found)} addresses, of this machine and of others"
+        return machines if is_one_of_many else f"{machines}; this node {what}: {node.hosting_reason}"
     if node.route.is_here:
         return f"the endpoint is this machine{'' if is_one_of_many else f' ({node.route.address})'}{interface}"
     address = "" if is_one_of_many else f" from {node.route.address}"
