@@ -54,7 +54,7 @@ class Reaper:
 
     @classmethod
     def start(cls, marker: str) -> Reaper:
-        """A reaper of all processes that inherit FT_AGENT_ID=`marker`. It does nothing where the system has no pidfds."""
+        """A reaper of all processes that inherit FT_AGENT_ID=`marker`. Does nothing where the system has no pidfds."""
         try:
             return cls(_start_child(f"{MARKER_VARIABLE}={marker}"))
         except OSError as error:
