@@ -646,13 +646,13 @@ def beat_on(node: Driver, count: int) -> list[Op | Connect]:
     return asked
 
 
-def wedge(node: Driver) -> list[Op | Connect]:
+def wedge(node: Driver) -> list[Op]:
     """One beat more. Returns what the writer did before its end."""
     node.now += BEAT_S
-    asked: list[Op | Connect] = []
+    asked: list[Op] = []
     step = next(node.writer)
     with suppress(StopIteration):
-        while not isinstance(step, Rest):
+        while not isinstance(step, Rest | Connect):
             asked.append(step)
             step = node.writer.send(node.store.perform(step))
     return asked

@@ -97,6 +97,10 @@ def _variant(
     return register
 
 
+variant = _variant
+"""For variants that have a module of their own."""
+
+
 # --- what is published ------------------------------------------------------------------------------
 
 
