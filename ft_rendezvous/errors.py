@@ -5,6 +5,7 @@
     ├── StoreUnavailable     the cluster: the store host is gone, silent, or not ours
     ├── Refused              the user: the coordinator refused this node, and says why
     ├── Unhealthy            the cluster: the health check of this node failed
+    ├── AgentWedged          the cluster: the agent of this node cannot stop its workers
     ├── StateUnavailable     the user or the cluster: the state of a run cannot be read
     ├── RunClosed            no action: the run is over; carries its verdict
     └── ProtocolBug          us: an invariant of the protocol does not hold
@@ -53,6 +54,15 @@ class Unhealthy(FtError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"this node is unhealthy and has withdrawn: {reason}")
         self.reason = reason
+
+
+class AgentWedged(FtError):
+    """The agent did not come back for so long after its cycle was over that its node has said goodbye."""
+
+    def __init__(self, cycle_id: int, away_s: float) -> None:
+        super().__init__(f"the agent did not stop its workers of cycle {cycle_id} for {away_s:.0f} s: this node leaves")
+        self.cycle_id = cycle_id
+        self.away_s = away_s
 
 
 class StateUnavailable(FtError):

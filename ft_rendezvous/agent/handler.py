@@ -135,8 +135,7 @@ class FtRendezvousHandler(RendezvousHandler):
         if session is None or place is None:
             return None
         try:
-            session.link.finish(place.cycle_id)
-            return session.link.await_verdict()
+            return session.link.await_end(place.cycle_id)
         except FtError as error:
             log.error("%s", error)
             return None

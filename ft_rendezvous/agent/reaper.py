@@ -2,7 +2,13 @@
 
 Torch starts workers in sessions of their own, and a killed agent runs no code, so the agent itself cannot end them.
 The reaper holds the agent's pidfd, which the agent opened before it started the reaper. It finds the workers by a
-marker variable in their environment. It must not:
+marker that they inherit:
+
+- a program that was started anew has it as a variable in its environment;
+- a fork of the agent (`start_method="fork"`) shows the environment that the agent itself was started with. But it
+  inherits the agent's descriptors, so it holds a file without a place on any disk that has the marker as its name.
+
+It must not:
 
 - act after an orderly end: a helper that a worker started, for example an uploader, may outlive the agent;
 - die before the agent: SLURM's scancel sends SIGTERM to every process of the step;
@@ -36,6 +42,8 @@ _SURVIVED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR
 class _Child:
     process: subprocess.Popen[bytes]
     dismiss_fd: int
+    mark_fd: int
+    """Forks of the agent inherit it. A program that is started anew does not."""
 
 
 class Reaper:
@@ -46,7 +54,7 @@ class Reaper:
 
     @classmethod
     def start(cls, marker: str) -> Reaper:
-        """A reaper of all processes with FT_AGENT_ID=`marker`. It does nothing where the system has no pidfds."""
+        """A reaper of all processes that inherit FT_AGENT_ID=`marker`. Does nothing where the system has no pidfds."""
         try:
             return cls(_start_child(f"{MARKER_VARIABLE}={marker}"))
         except OSError as error:
@@ -68,6 +76,7 @@ class Reaper:
         with contextlib.suppress(OSError):  # The reaper may have ended.
             os.write(child.dismiss_fd, b".")
         os.close(child.dismiss_fd)
+        os.close(child.mark_fd)
         try:
             child.process.wait(DISMISS_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -83,6 +92,8 @@ def _start_child(entry: str) -> _Child:
         listen_fd, dismiss_fd = os.pipe()
         for_child.callback(os.close, listen_fd)
         kept.callback(os.close, dismiss_fd)
+        mark_fd = os.memfd_create(entry)
+        kept.callback(os.close, mark_fd)
         # `env` removes the marker and keeps the rest: the interpreter may need LD_LIBRARY_PATH.
         without_marker = ("env", "-u", MARKER_VARIABLE)
         isolated_python = (sys.executable, "-I", "-S", str(_PROGRAM))
@@ -101,4 +112,4 @@ def _start_child(entry: str) -> _Child:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, former_mask)
         kept.pop_all()
-        return _Child(process, dismiss_fd)
+        return _Child(process, dismiss_fd, mark_fd)

@@ -1,8 +1,9 @@
 """The reaper's own process: waits for the agent to end. If the agent did not dismiss it, it kills the agent's workers.
 
 An isolated interpreter runs this file by its path: to import the package, or more of the standard library, would double
-the time until it has started. It finds processes by an exact entry in the environment that they were started with. It
-trusts no process id: it checks a process again while it holds a descriptor of it, and only then kills it.
+the time until it has started. It finds processes by an exact entry: in the environment that they were started with, or
+as the name of a file in memory that they hold, which a fork of the agent inherits. It trusts no process id: it checks a
+process again while it holds a descriptor of it, and only then kills it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def has_ended_without_dismissal(agent_fd: int, dismiss_fd: int) -> bool:
 
 
 def end_carriers(entry: bytes) -> None:
-    """Kill all processes with this entry in their environment, until no scan finds one or the time is over."""
+    """Kill all processes that carry this entry, until no scan finds one or the time is over."""
     deadline = time.monotonic() + REAP_TIMEOUT_S
     empty_scans = 0
     while empty_scans < EMPTY_SCANS_NEEDED and time.monotonic() < deadline:
@@ -55,7 +56,7 @@ def end_carriers(entry: bytes) -> None:
 
 
 def find_carriers(entry: bytes) -> list[int]:
-    """The processes that have this entry in their environment, without this process."""
+    """The processes that carry this entry, without this process."""
     return [pid for pid in _other_processes() if _carries(pid, entry)]
 
 
@@ -66,9 +67,20 @@ def _other_processes() -> list[int]:
 def _carries(pid: int, entry: bytes) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as environment:
-            return entry in environment.read().split(b"\0")
+            return entry in environment.read().split(b"\0") or _holds(pid, b"/memfd:%b (deleted)" % entry)
     except OSError:  # It is gone, or belongs to another user.
         return False
+
+
+def _holds(pid: int, file: bytes) -> bool:
+    folder = b"/proc/%d/fd/" % pid
+    for name in os.listdir(folder):
+        try:
+            if os.readlink(folder + name) == file:
+                return True
+        except FileNotFoundError:  # It has closed this one.
+            continue
+    return False
 
 
 def _kill(pid: int, entry: bytes) -> None:

@@ -32,8 +32,9 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 
 from ft_rendezvous.agent.signals import first_of_burst, replace_handlers, restore_handlers
 from ft_rendezvous.agent.torch_parts import TESTED_TORCH
-from ft_rendezvous.agent.worker_group import STUCK_REASON, StartedWorkers
+from ft_rendezvous.agent.worker_group import StartedWorkers
 from ft_rendezvous.config.load import caught_signals
+from ft_rendezvous.protocol.worker_policy import GroupState
 
 if TYPE_CHECKING:
     from ft_rendezvous.agent.handler import FtRendezvousHandler
@@ -42,8 +43,6 @@ log = logging.getLogger("ft_rendezvous")
 
 _ORIGINAL = "_ft_rendezvous_original"
 """The attribute of our wrapper that holds torch's own method."""
-
-SPENT_REASON = "its agent has spent its restarts"
 
 
 def install(handler_type: type[FtRendezvousHandler]) -> None:
@@ -121,17 +120,15 @@ class _AgentWrappers:
         self._handler.agent_calls.note("_monitor_workers")
         result = self._monitor(group)
         workers = self._handler.workers
-        if result.state is WorkerState.FAILED:
-            exit_codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
-            if workers is not None and workers.is_excused(exit_codes):
-                # The agent is about to see that the cycle is over. So the failure costs it no restart.
-                return RunResult(state=WorkerState.HEALTHY)
-            self.failed, self._reason_to_give_up = result, SPENT_REASON
-        elif result.state is WorkerState.UNHEALTHY:
-            if workers is not None:
-                workers.report_stuck()
-            self._reason_to_give_up = STUCK_REASON
-        return result
+        if workers is None or result.state.name not in GroupState.__members__:
+            return result
+        exit_codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
+        sight = workers.look(GroupState[result.state.name], exit_codes)
+        self._reason_to_give_up = sight.reason_to_give_up
+        if sight.state is GroupState.FAILED:
+            self.failed = result
+        # The agent is about to see that the cycle of excused workers is over. So their failure costs it no restart.
+        return result if sight.state == result.state.name else RunResult(state=WorkerState[sight.state.name])
 
     def _restart_workers(self, group: TorchWorkerGroup) -> None:
         self._handler.agent_calls.note("_restart_workers")

@@ -1,7 +1,8 @@
 """What an agent does for its workers beside running them.
 
 It reports which worker failed first, receives the messages of workers, and forwards the drain signal to them. There is
-one `WorkerGroup` per run of an agent. It owns the reaper, the inbox and the watch. It speaks to the coordinator through
+one `WorkerGroup` per run of an agent. It owns the reaper, the inbox and the watch. `protocol.worker_policy` decides
+what it reports; this module brings the facts from threads, processes and files. It speaks to the coordinator through
 the link's posts, so it never waits for the store. What torch knows of its workers comes in through `torch_patches`.
 """
 
@@ -28,6 +29,7 @@ from ft_rendezvous.core.node_step import WorkerExit
 from ft_rendezvous.env_names import INBOX_VARIABLE, MARKER_VARIABLE
 from ft_rendezvous.node.threads import Link
 from ft_rendezvous.protocol.participant import Place
+from ft_rendezvous.protocol.worker_policy import STUCK_REASON, AgentSight, GroupState, WorkerFailure, WorkerPolicy
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -35,7 +37,6 @@ DRAIN_SIGNAL = signal.SIGUSR1
 DRAIN_ANSWER_TIMEOUT_S = 1.0
 """How long the workers' drain signal waits until the coordinator knows of the drain."""
 MAX_PATH_CHARS = 500
-STUCK_REASON = "a worker hangs in the kernel (uninterruptible sleep), and torch cannot restart it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +55,20 @@ class WorkerGroup:
 
     def __init__(self) -> None:
         self._link: Link | None = None
-        self._place: Place | None = None
-        self._seated_at = 0.0
+        self._lock = threading.Lock()
+        """Held for one decision. The link's lock is never taken under it: the link calls `_on_drain` under its own."""
+        self._policy = WorkerPolicy()
         self._started = StartedWorkers({}, {}, {})
         self._pids: tuple[int, ...] = ()
         self._watch: WorkerWatch | None = None
-        self._has_reported = False
-        self._has_forwarded_drain = False
         self._coordinator_knows_drain = threading.Event()
         self._marker = secrets.token_hex(8)
         self._reaper = Reaper.start(self._marker)
         self._inbox = WorkerInbox(self._on_message)
         self._is_ended = False
         self._drain_signal_fd = os.eventfd(0)
-        threading.Thread(target=self._await_drain_signals, name="ft-drain", daemon=True).start()
+        self._drain_thread = threading.Thread(target=self._await_drain_signals, name="ft-drain", daemon=True)
+        self._drain_thread.start()
         self._former_handlers = replace_handlers([DRAIN_SIGNAL], self._on_drain_signal)
         if not self._former_handlers:
             log.warning("this agent does not run in the main thread: it cannot handle %s", DRAIN_SIGNAL.name)
@@ -91,79 +92,62 @@ class WorkerGroup:
         )
         self._is_ended = True
         os.eventfd_write(self._drain_signal_fd, 1)
+        self._drain_thread.join(DRAIN_ANSWER_TIMEOUT_S)
 
     # --- one place after another --------------------------------------------------------------------
 
     def set_place(self, link: Link, place: Place) -> None:
         """Workers are about to start in this place."""
-        self._link, self._place, self._seated_at = link, place, time.monotonic()
-        self._has_reported = False
+        self._link = link
+        with self._lock:
+            self._policy.begin(place.cycle_id, time.monotonic())
 
     def started(self, started: StartedWorkers) -> None:
         """Torch has started the workers of the place."""
-        self._started, self._pids = started, tuple(started.pids.values())
-        self._watch = WorkerWatch(started.pids, self._seated_at, self._on_failure)
+        self._started, self._pids, cycle_id = started, tuple(started.pids.values()), self._policy.cycle_id
+        self._watch = WorkerWatch(started.pids, lambda failure: self._on_failure(cycle_id, started, failure))
 
     def stop_watch(self) -> None:
         """The agent is about to stop the workers: their ends are no failures any more."""
         watch, self._watch, self._pids = self._watch, None, ()
         if watch is not None:
             watch.stop()
+        with self._lock:
+            self._policy.stop()
 
     # --- failures -----------------------------------------------------------------------------------
 
-    def is_excused(self, exit_codes: Mapping[int, int]) -> bool:
-        """Torch's agent saw workers fail; exit codes by global rank. Whether that was not their own failure.
+    def look(self, state: GroupState, exit_codes: Mapping[int, int]) -> AgentSight:
+        """Torch's agent looks at its workers; exit codes by global rank. What it gets to see."""
+        is_over = self._is_over(self._policy.cycle_id)
+        with self._lock:
+            sight = self._policy.look(state, exit_codes, time.monotonic(), is_over)
+        if sight.report is not None:
+            self._report(sight.report, self._started)
+        return sight
 
-        Workers are excused if they failed after their cycle was over: their peers were being stopped. Any other failure
-        is reported here if the watch has not reported it. The agent may take an exit code before the watch can read it,
-        and there may be no watch at all. Then this report comes a tenth of a second late.
-        """
-        link, place, watch = self._link, self._place, self._watch
-        if link is None or place is None:
-            return False
-        # Only at this moment: an agent that hears "healthy" in a cycle that goes on would never see the failure.
-        if not self._has_reported and link.must_stop(place.cycle_id):
-            return True
-        if not self._has_reported and exit_codes:
-            seen = None if watch is None else watch.failure
-            after_s = time.monotonic() - self._seated_at if seen is None else seen.after_s
-            rank = min(exit_codes)
-            self._report(rank, exit_codes[rank], after_s)
-        return False
-
-    def report_stuck(self) -> None:
-        """A worker hangs in the kernel. Torch gives up this node, although no worker has ended."""
-        link, place = self._link, self._place
-        if link is None or place is None or self._has_reported or link.must_stop(place.cycle_id):
-            return
-        self._has_reported = True
-        self._post(link, place, WorkerExit(STUCK_REASON, after_s=round(time.monotonic() - self._seated_at, 6)))
-
-    def _on_failure(self, failure: FirstFailure) -> None:
+    def _on_failure(self, cycle_id: int, started: StartedWorkers, failure: FirstFailure) -> None:
         """Called by the watch, so that the coordinator knows at once: the agent stops the other workers first."""
-        link, place = self._link, self._place
-        if link is None or place is None or failure.exit_code is None or link.must_stop(place.cycle_id):
-            return
-        self._report(self._started.ranks.get(failure.local_rank), failure.exit_code, failure.after_s)
+        rank, is_over = started.ranks.get(failure.local_rank), self._is_over(cycle_id)
+        with self._lock:
+            report = self._policy.see_failure(cycle_id, rank, failure.exit_code, failure.seen_at, is_over)
+        if report is not None:
+            self._report(report, started)
 
-    def _report(self, rank: int | None, exit_code: int, after_s: float) -> None:
-        link, place, started = self._link, self._place, self._started
-        assert link is not None
-        assert place is not None
-        # Set before the files are read: the watch and the agent may see the same failure at once.
-        self._has_reported = True
-        local_rank = next((local for local, each in started.ranks.items() if each == rank), -1)
-        log_path = started.logs.get(local_rank, "")
-        message, last_line = read_words(started.error_files.get(local_rank), log_path)
-        reason = describe_exit(exit_code, message)
-        self._post(
-            link, place, WorkerExit(reason, rank, exit_code, round(after_s, 6), log_path[-MAX_PATH_CHARS:], last_line)
-        )
+    def _is_over(self, cycle_id: int) -> bool:
+        return self._link is not None and self._link.must_stop(cycle_id)
 
-    def _post(self, link: Link, place: Place, end: WorkerExit) -> None:
-        link.report_exit(place.cycle_id, end)
-        log.error("cycle=%d rank=%s: worker failed first on this node: %s", place.cycle_id, end.rank, end.reason)
+    def _report(self, failure: WorkerFailure, started: StartedWorkers) -> None:
+        end = WorkerExit(STUCK_REASON, after_s=failure.after_s)
+        if failure.exit_code is not None:
+            local_rank = next((local for local, each in started.ranks.items() if each == failure.rank), -1)
+            log_path = started.logs.get(local_rank, "")
+            message, last_line = read_words(started.error_files.get(local_rank), log_path)
+            reason, log_path = describe_exit(failure.exit_code, message), log_path[-MAX_PATH_CHARS:]
+            end = WorkerExit(reason, failure.rank, failure.exit_code, failure.after_s, log_path, last_line)
+        assert self._link is not None
+        self._link.report_exit(failure.cycle_id, end)
+        log.error("cycle=%d rank=%s: worker failed first on this node: %s", failure.cycle_id, end.rank, end.reason)
 
     # --- what workers and operators ask for ---------------------------------------------------------
 
@@ -173,16 +157,18 @@ class WorkerGroup:
         link.on_drain(self._on_drain)
 
     def _on_message(self, message: WorkerMessage) -> None:
-        link, place = self._link, self._place
-        if link is None or place is None or message.cycle_id != place.cycle_id:
+        link = self._link
+        with self._lock:
+            is_taken = self._policy.takes_message(message.cycle_id)
+        if link is None or not is_taken:
             return
         match message:
             case RestartMessage():
-                link.ask_restart(message.reason)
+                link.ask_restart(message.cycle_id, message.reason)
             case DrainMessage():
                 link.ask_drain(message.reason or "a worker asked for it")
             case CheckpointMessage():
-                link.tell_checkpoint(place.cycle_id)
+                link.tell_checkpoint(message.cycle_id)
 
     def _on_drain_signal(self, _signum: int, _frame: FrameType | None) -> None:
         """Runs in the main thread, between any two of its steps: it must not wait for a lock of that thread."""
@@ -215,7 +201,9 @@ class WorkerGroup:
 
     def _forward_drain(self) -> None:
         """Workers may want to save. Each worker with a handler for the signal gets it, once."""
-        if not self._has_forwarded_drain and self._pids:
-            self._has_forwarded_drain = True
-            reached = processes.forward(DRAIN_SIGNAL, self._pids)
-            log.info("%s forwarded to %d of %d workers", DRAIN_SIGNAL.name, len(reached), len(self._pids))
+        pids = self._pids
+        with self._lock:
+            is_due = bool(pids) and self._policy.forwards_drain()
+        if is_due:
+            reached = processes.forward(DRAIN_SIGNAL, pids)
+            log.info("%s forwarded to %d of %d workers", DRAIN_SIGNAL.name, len(reached), len(pids))

@@ -28,18 +28,16 @@ class FirstFailure:
     local_rank: int
     exit_code: int | None
     """As in subprocess: negative for a signal. None if the agent reaped the worker first; it may have ended well."""
-    after_s: float
-    """From the seal until the watch saw its end."""
+    seen_at: float
+    """When the watch saw its end, on the monotonic clock."""
 
 
 class WorkerWatch:
     """Watches the workers of one cycle, which are children of this process, and reports one failure at most."""
 
-    def __init__(self, pids: Mapping[int, int], since: float, on_failure: Callable[[FirstFailure], None]) -> None:
-        """`pids` are by local rank; `since` is the seal on the monotonic clock. The thread calls `on_failure`."""
-        self._since, self._on_failure = since, on_failure
-        self.failure: FirstFailure | None = None
-        """The failure that the watch has seen so far."""
+    def __init__(self, pids: Mapping[int, int], on_failure: Callable[[FirstFailure], None]) -> None:
+        """`pids` are by local rank. The thread calls `on_failure`."""
+        self._on_failure = on_failure
         self._lock = threading.Lock()
         self._is_stopped = False
         self._fds = contextlib.ExitStack()
@@ -71,7 +69,7 @@ class WorkerWatch:
         try:
             pidfd = open_pidfd(pid)
         except ProcessLookupError:
-            self._already_gone.append(FirstFailure(local_rank, None, time.monotonic() - self._since))
+            self._already_gone.append(FirstFailure(local_rank, None, time.monotonic()))
             return
         self._fds.callback(os.close, pidfd)
         self._ranks[pidfd] = local_rank
@@ -83,7 +81,6 @@ class WorkerWatch:
             self._fds.close()
             if failure is None or self._is_stopped:
                 return
-            self.failure = failure
         self._on_failure(failure)
 
     def _await_failure(self) -> FirstFailure | None:
@@ -91,9 +88,9 @@ class WorkerWatch:
         failures, is_woken = self._already_gone, False
         while self._wake_fd is not None and self._ranks and not failures and not is_woken:
             ready = wait_for_any((self._wake_fd, *self._ranks))
-            after_s = time.monotonic() - self._since
+            seen_at = time.monotonic()
             is_woken = self._wake_fd in ready
             ended = {self._ranks.pop(pidfd): child_exit_code(pidfd) for pidfd in ready & self._ranks.keys()}
-            failures = [FirstFailure(local_rank, code, after_s) for local_rank, code in ended.items() if code != 0]
+            failures = [FirstFailure(local_rank, code, seen_at) for local_rank, code in ended.items() if code != 0]
         # The order of several ends is unknown. A failure with an exit code says more than one without.
         return min(failures, key=lambda failure: (failure.exit_code is None, failure.local_rank), default=None)

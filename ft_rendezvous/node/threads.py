@@ -8,12 +8,14 @@ close, so no thread of a node ever hangs in native code.
 from __future__ import annotations
 
 import math
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from ft_rendezvous.core.model import Head, Outcome, RequestKind, Verdict
+from ft_rendezvous.core.model import Head, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained, WorkerExit
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.protocol.node_loop import GOODBYE_TIMEOUT_S, NodeLoop
@@ -89,7 +91,9 @@ class Link:
             on_end=self._ended.notify_all,
             on_listen=self._listen_anew,
             logs_waits=True,
+            describe_agent=self._describe_agent,
         )
+        self._agent_thread = threading.get_ident()
         self._participant = participant
         with self._lock:
             # Before it is needed: to start a thread takes longer than to arrive.
@@ -170,6 +174,10 @@ class Link:
         """Wait for the run's end without taking part any more."""
         return self.run(self._participant.await_verdict())
 
+    def await_end(self, cycle_id: int) -> Verdict:
+        """Enter the exit barrier if this node has not, and wait for the run's end."""
+        return self.run(self._participant.await_end(cycle_id))
+
     def withdraw(self, reason: str) -> None:
         """Say that this node is not fit to train."""
         self.run(self._participant.withdraw(reason))
@@ -184,6 +192,7 @@ class Link:
 
     def run(self, routine: Routine[T], timeout_s: float | None = None) -> T:
         """Let the writer carry a routine to its end, and wait for it: see `NodeLoop.run`."""
+        self._agent_thread = threading.get_ident()
         result: T = self._drive(self._loop.run(routine, timeout_s), self._ended, None)
         return result
 
@@ -210,9 +219,9 @@ class Link:
         """Say how the first worker of this node failed."""
         self._post(lambda participant: participant.report_exit(cycle_id, end))
 
-    def ask_restart(self, reason: str) -> None:
-        """Ask the coordinator for the next cycle."""
-        self._post(lambda participant: participant.ask(RequestKind.RESTART, reason))
+    def ask_restart(self, cycle_id: int, reason: str) -> None:
+        """Ask the coordinator for the cycle after this one."""
+        self._post(lambda participant: participant.ask_restart(cycle_id, reason))
 
     def ask_drain(self, reason: str) -> None:
         """Ask the coordinator to give this node's place to another node."""
@@ -227,6 +236,10 @@ class Link:
             self._loop.post(make(self._participant))
 
     # --- threads ------------------------------------------------------------------------------------
+
+    def _describe_agent(self) -> str:
+        frame = sys._current_frames().get(self._agent_thread)
+        return "the thread is gone" if frame is None else "".join(traceback.format_stack(frame))
 
     def _drive_writer(self) -> None:
         self._drive(self._loop.write(), self._changed, lambda: self._writer_connection)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ft_rendezvous.core.model import Outcome, Verdict
-from ft_rendezvous.errors import FtError, StoreUnavailable
-from ft_rendezvous.protocol.node_policy import FIRST_RETRY_DELAY_S, Outage, decide_outcome, decide_retry
+from ft_rendezvous.errors import AgentWedged, FtError, StoreUnavailable
+from ft_rendezvous.protocol.node_policy import FIRST_RETRY_DELAY_S, Outage, decide_outcome, decide_retry, is_wedged
 from ft_rendezvous.protocol.ops import UNANSWERED, Add, Connect, InDoubt, Move, Op, Rest, Routine, WriterRoutine
 from ft_rendezvous.protocol.participant import Participant
 
@@ -63,11 +63,13 @@ class NodeLoop:
         on_end: Callable[[], None],
         on_listen: Callable[[], None],
         logs_waits: bool,
+        describe_agent: Callable[[], str] = str,
     ) -> None:
         """Set up the loop. Nothing runs before the driver starts the writer.
 
         `on_change` is called when the writer may have something to do, `on_end` when the agent need not wait any
-        longer, `on_listen` when a listener is to start with `watch()`, in place of an earlier one.
+        longer, `on_listen` when a listener is to start with `watch()`, in place of an earlier one. `describe_agent`
+        says where the agent's thread is.
         """
         self.participant = participant
         self.broken: Exception | None = None
@@ -83,6 +85,9 @@ class NodeLoop:
         self._cut_since = 0.0
         self._unconfirmed: list[Op] = []
         """Writes that no later answer confirms. A connection that breaks may have lost them."""
+        self._away_s = 0.0
+        """For how long the agent has not called although an event has ended the cycle of its workers."""
+        self._describe_agent = describe_agent
         self._clock = participant.clock
         self._beat_s, self._join_s, self._endpoint = beat_s, join_s, endpoint
         self._on_change, self._on_end, self._on_listen = on_change, on_end, on_listen
@@ -96,6 +101,7 @@ class NodeLoop:
 
     def must_stop(self, cycle_id: int) -> bool:
         """Whether workers of this cycle must stop."""
+        self._away_s = 0.0
         return self.broken is not None or self.participant.must_stop(cycle_id)
 
     def why_stop(self) -> str:
@@ -201,6 +207,7 @@ class NodeLoop:
                 elif self._clock() >= next_beat_at:
                     next_beat_at = self._clock() + self._beat_s
                     yield from self._beat()
+                    yield from self._judge_agent()
                 else:
                     yield Rest(max(0.0, next_beat_at - self._clock()), self._has_work)
         except Exception as error:  # The end of a thread: the agent must learn of any error.
@@ -276,6 +283,20 @@ class NodeLoop:
             else:
                 raise AssertionError("a beat is one operation")
         self.change()
+
+    def _judge_agent(self) -> WriterRoutine[None]:
+        """Leave if the agent was asked to stop its workers and does not come back.
+
+        Beats are counted, not seconds: if this process stood still, so did the agent.
+        """
+        is_away = self._job is None and self.participant.has_outdated_workers
+        self._away_s = self._away_s + self._beat_s if is_away else 0.0
+        if not is_wedged(self._away_s, self.participant.lease_s):
+            return
+        error = AgentWedged(self.participant.progress.trained_in, self._away_s)
+        log.error("%s; its thread is here:\n%s", error, self._describe_agent())
+        yield from self._carry(_Job(self.participant.goodbye(Outcome.LEFT, str(error))))
+        self.break_off(error)
 
     def _call(self, op: Op) -> WriterRoutine[Any]:
         """Have an operation performed; over a new connection if the old one breaks.

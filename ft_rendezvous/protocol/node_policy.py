@@ -1,4 +1,5 @@
-"""What a node does about its connection and at its end: how long it tries again, with which outcome it leaves.
+"""What a node does about its connection, its agent and its end: how long it tries again, when it gives up its agent,
+with which outcome it leaves.
 
 Pure decisions. The node's loop, torch's handler and the simulation all ask here.
 """
@@ -12,6 +13,10 @@ from ft_rendezvous.core.node_step import Progress
 
 FIRST_RETRY_DELAY_S = 0.02
 """The pause after the first failed attempt to connect; it doubles up to a beat."""
+
+WEDGED_TIMEOUT_S = 120.0
+WEDGED_LEASES = 10
+"""An agent is wedged if it is away for the longer of both. To stop workers that ignore SIGTERM takes torch 30 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,15 @@ def decide_retry(outage: Outage, now: float, lease_s: float, join_s: float) -> R
     if now - outage.since >= join_s:
         return Retry(False, f"for {now - outage.since:.1f} s")
     return Retry(True, f"this node tries again for {lease_s if outage.refused_since is not None else join_s:g} s")
+
+
+def is_wedged(away_s: float, lease_s: float) -> bool:
+    """Whether an agent does not come back any more.
+
+    It was asked to stop its workers so long ago, and has not called since. Its node would beat for ever, and the run
+    would count on it. Only time in which the node itself ran counts.
+    """
+    return away_s >= max(WEDGED_TIMEOUT_S, WEDGED_LEASES * lease_s)
 
 
 def decide_outcome(outcome: Outcome, verdict: Verdict | None, progress: Progress, is_going: bool) -> Outcome:

@@ -125,6 +125,12 @@ class Participant:
         is_over = self.has_left or self.has_lapsed or self.pulse.is_fenced
         return self.view is not None and self.view.closed is None and not is_over
 
+    @property
+    def has_outdated_workers(self) -> bool:
+        """Whether an event has ended the cycle of the last place taken, and the run goes on without its workers."""
+        view, trained_in = self.view, self.progress.trained_in
+        return view is not None and view.closed is None and 0 < trained_in < view.cycle_id
+
     def is_trusted(self) -> bool:
         """Whether this incarnation may assume that its place still counts."""
         return not self.has_lapsed and self.pulse.is_trusted(self.clock())
@@ -211,6 +217,11 @@ class Participant:
             yield CHANGED
         return self.verdict
 
+    def await_end(self, cycle_id: int) -> Routine[Verdict]:
+        """Wait for the run's end after the workers of this cycle ended well, also if the exit barrier has failed."""
+        yield from self.finish(cycle_id)
+        return (yield from self.await_verdict())
+
     def _renew(self) -> Move[None]:
         """Find out whether this incarnation is over, and begin a new one if so."""
         if self.incarnation and not self.pulse.is_fenced:
@@ -284,6 +295,8 @@ class Participant:
 
     def report_exit(self, cycle_id: int, end: WorkerExit) -> Move[None]:
         """Say how the first worker of this node failed."""
+        if self.progress.trained_in != cycle_id:
+            return  # A late report. What it says is not about the workers of the place that this node has now.
         if self.worker_exit is None:
             self.worker_exit = end
         yield from self.report_failure(cycle_id)
@@ -319,6 +332,11 @@ class Participant:
             reason=one_line(reason),
         )
         yield from moves.write_record(self.keys, self.view.opened, request)
+
+    def ask_restart(self, cycle_id: int, reason: str) -> Move[None]:
+        """Ask for the next cycle because a worker of this one wants it. A cycle that is over needs no such request."""
+        if self.view is not None and self.view.cycle_id == cycle_id:
+            yield from self.ask(RequestKind.RESTART, reason)
 
     def ask_drain(self, reason: str) -> Move[None]:
         """Give up this node's place: at once if it has none, else when the coordinator says so."""

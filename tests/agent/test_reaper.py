@@ -62,6 +62,26 @@ def test_a_worker_that_is_forking_dies_with_all_its_forks(stage: ProcessStage, m
     assert not any(map(is_alive, agent.workers))
 
 
+def test_forks_of_a_killed_agent_die_with_their_forks(stage: ProcessStage, marker: str) -> None:
+    """The environment that the system shows for a fork is the one of the agent: it has no marker."""
+    agent = stage.start_agent(marker, "fork")
+
+    def forks() -> list[int]:
+        return [each.pid for each in find_processes(stage.name) if "agent_process.py" in each.command]
+
+    wait_until("two workers and a fork of each", lambda: len(forks()) == 5)
+    agent.kill()
+    wait_for_end(*agent.workers, agent.reaper)
+    assert forks() == []
+
+
+def test_a_dismissed_agent_leaves_its_forks(stage: ProcessStage, marker: str) -> None:
+    agent = stage.start_agent(marker, "fork")
+    agent.tell("dismiss")
+    agent.kill()
+    assert all(map(is_alive, agent.workers))
+
+
 def test_the_reaper_outlives_every_polite_signal_from_its_start_on(stage: ProcessStage, marker: str) -> None:
     agent = stage.start_agent(marker, *SLEEPS)
     for signum in OUTLIVED:

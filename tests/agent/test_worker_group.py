@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from ft_rendezvous.agent.worker_group import STUCK_REASON, StartedWorkers, WorkerGroup
+from ft_rendezvous.agent.worker_group import StartedWorkers, WorkerGroup
 from ft_rendezvous.protocol.participant import Place
+from ft_rendezvous.protocol.worker_policy import STUCK_REASON, GroupState
 from tests.agent.fake_link import FakeLink
 from tests.agent.process_stage import ProcessStage, wait_for_zombie
 from tests.support.torchrun_cluster import wait_until
@@ -37,6 +38,11 @@ def group(link: FakeLink) -> Iterator[WorkerGroup]:
 
 def place(cycle_id: int) -> Place:
     return Place(cycle_id, "0" * 16, 0, 1, "a", 1, None)
+
+
+def look(group: WorkerGroup) -> GroupState:
+    """What torch's agent gets to see when it finds that the worker has failed."""
+    return group.look(GroupState.FAILED, {GLOBAL_RANK: 7}).state
 
 
 class Worker:
@@ -66,7 +72,7 @@ def test_a_failure_is_reported_once_with_the_workers_own_words(
     log.write_text("RuntimeError: no GPU\n")
     Worker(stage, group, str(error_file), str(log)).fail()
     wait_for_watch(group)
-    assert not group.is_excused({GLOBAL_RANK: 7})
+    assert look(group) is GroupState.FAILED
     ((cycle_id, end),) = link.reports
     assert (cycle_id, end.rank, end.exit_code) == (CYCLE_ID, GLOBAL_RANK, 7)
     assert (end.reason, end.last_words) == ("exit code 7: no GPU", "RuntimeError: no GPU")
@@ -94,7 +100,7 @@ def test_a_failure_after_the_end_of_the_cycle_is_excused(
     link.is_cycle_over = True
     worker.fail()
     wait_for_watch(group)
-    assert group.is_excused({GLOBAL_RANK: 7})
+    assert look(group) is GroupState.HEALTHY
     assert link.reports == []
 
 
@@ -107,7 +113,7 @@ def test_a_failure_is_excused_only_while_the_cycle_is_over(
     worker.fail()
     wait_for_watch(group)
     link.is_cycle_over = False
-    assert not group.is_excused({GLOBAL_RANK: 7})
+    assert look(group) is GroupState.FAILED
     ((cycle_id, end),) = link.reports
     assert (cycle_id, end.rank, end.exit_code) == (CYCLE_ID, GLOBAL_RANK, 7)
 
@@ -117,7 +123,7 @@ def test_a_failure_that_ended_the_cycle_is_not_excused(stage: ProcessStage, grou
     Worker(stage, group).fail()
     wait_until("a report", lambda: bool(link.reports))
     link.is_cycle_over = True
-    assert not group.is_excused({GLOBAL_RANK: 7})
+    assert look(group) is GroupState.FAILED
     assert len(link.reports) == 1
 
 
@@ -133,17 +139,17 @@ def test_every_place_begins_without_a_report(stage: ProcessStage, group: WorkerG
 
 
 def test_a_failure_is_reported_also_without_a_watch(group: WorkerGroup, link: FakeLink) -> None:
-    assert not group.is_excused({9: -11, 8: 1})
+    assert group.look(GroupState.FAILED, {9: -11, 8: 1}).state is GroupState.FAILED
     ((_, end),) = link.reports
     assert (end.rank, end.exit_code, end.reason) == (8, 1, "exit code 1")
 
 
 def test_a_stuck_worker_is_reported_unless_its_cycle_is_over(group: WorkerGroup, link: FakeLink) -> None:
     link.is_cycle_over = True
-    group.report_stuck()
+    group.look(GroupState.UNHEALTHY, {})
     assert link.reports == []
     link.is_cycle_over = False
-    group.report_stuck()
-    group.report_stuck()
+    group.look(GroupState.UNHEALTHY, {})
+    group.look(GroupState.UNHEALTHY, {})
     ((cycle_id, end),) = link.reports
     assert (cycle_id, end.reason, end.rank, end.exit_code) == (CYCLE_ID, STUCK_REASON, None, None)

@@ -240,7 +240,7 @@ def test_what_is_posted_goes_before_what_waits_in_its_order(store: SimStore, poo
     assert job.rests.wait(LONG_S)
     with link._lock:  # The writer carries nothing before all three are there.
         link.report_exit(1, WorkerExit("exit code 3"))
-        link.ask_restart("NaN")
+        link.ask_restart(1, "NaN")
         link.ask_drain("slow")
     assert link.run(count()) == 1
     assert link.has_reported

@@ -453,7 +453,7 @@ def test_a_multi_set_in_two_pieces_is_performed_in_part_and_then_again() -> None
 
     multi_set = b"\x0b" + struct.pack("<Q", 3)
     served = ServedStore(listen())
-    client, sock = connect("127.0.0.1", served.port), raw_client._greet_at("127.0.0.1", served.port)
+    client, sock = connect("127.0.0.1", served.port), raw_client._greet_at("127.0.0.1", served.port, None)
     try:
         sock.sendall(multi_set + text(b"/count") + text(b"0") + text(b"/event") + text(b"opened"))
         assert client.perform(Get("event")) == b"opened"

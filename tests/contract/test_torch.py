@@ -39,7 +39,6 @@ from ft_rendezvous.agent import entry, torch_patches
 from ft_rendezvous.agent.agent_store import AgentStore, barrier_keys
 from ft_rendezvous.agent.handler import FtRendezvousHandler, create_handler
 from ft_rendezvous.agent.torch_parts import PARTS, TESTED_TORCH, missing_parts
-from ft_rendezvous.agent.worker_group import STUCK_REASON
 from ft_rendezvous.config.settings import NodeSettings, Settings, parse_settings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, VerdictKind
 from ft_rendezvous.core.seats import rank_workers
@@ -47,6 +46,7 @@ from ft_rendezvous.doctor.checks.software import SUPPORTED
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.protocol.node_policy import ends_well
 from ft_rendezvous.protocol.participant import Place
+from ft_rendezvous.protocol.worker_policy import SPENT_REASON, STUCK_REASON
 from tests.agent.fake_link import FakeLink
 from tests.contract.benches import LONG_S
 from tests.contract.live import LiveNode, LiveRun, live_run
@@ -237,7 +237,7 @@ def test_an_agent_that_has_spent_its_restarts_says_goodbye_before_it_stops_its_w
     assert FailingAgent(seated_handler, failed()).run().state is WorkerState.FAILED
     ((_, end),) = link.reports
     assert (end.rank, end.exit_code) == (2, 7)
-    assert link.goodbyes == [(Outcome.FAILED, torch_patches.SPENT_REASON)]
+    assert link.goodbyes == [(Outcome.FAILED, SPENT_REASON)]
 
 
 def test_workers_that_hang_in_the_kernel_are_a_failure_and_a_goodbye(

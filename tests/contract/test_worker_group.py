@@ -14,6 +14,7 @@ from ft_rendezvous.agent.worker_group import StartedWorkers, WorkerGroup
 from ft_rendezvous.agent.worker_messages import CheckpointMessage, DrainMessage, RestartMessage
 from ft_rendezvous.config.load import caught_signals
 from ft_rendezvous.protocol import journal
+from ft_rendezvous.protocol.worker_policy import GroupState
 from tests.contract.live import LiveNode, LiveRun, live_run
 
 
@@ -74,7 +75,7 @@ def test_what_the_watch_cannot_tell_the_agent_tells(run: LiveRun, workers: Worke
         bad.wait(60)
         workers.started(StartedWorkers({0: bad.pid}, {0: 4}, {}))
         assert not node.link.has_reported
-        assert not workers.is_excused({4: 3})
+        assert workers.look(GroupState.FAILED, {4: 3}).state is GroupState.FAILED
         run.wait_for(lambda: bool(run.told(journal.WorkersEnded)))
     (told,) = run.told(journal.WorkersEnded)
     assert (told.failure.rank, told.failure.exit_code) == (4, 3)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 
 from ft_rendezvous.core.model import Closed, FirstCycle, Head, NodeInfo, Opened, Outcome, Verdict, VerdictKind, View
-from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.errors import AgentWedged, StoreUnavailable
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.node_loop import GOODBYE_TIMEOUT_S, NodeLoop
+from ft_rendezvous.protocol.node_policy import WEDGED_TIMEOUT_S
 from ft_rendezvous.protocol.ops import (
     CHANGED,
     Add,
@@ -33,6 +36,7 @@ from tests.sim.store import SimStore
 
 EPOCH, INCARNATION = "e" * 16, "0" * 16
 LEASE_S, BEAT_S, JOIN_S = 10.0, 1.0, 60.0
+WEDGED_BEATS = round(WEDGED_TIMEOUT_S / BEAT_S)
 LOST = StoreUnavailable("store", "the connection is lost")
 REFUSED = StoreUnavailable("store", "nothing listens there", is_refused=True)
 OPENED = Opened(no=1, cycle_id=1, shards=1, ring_at=1, channels=1, why=FirstCycle())
@@ -54,6 +58,8 @@ class Driver:
     ends: int = 0
     listeners: int = 0
     store: SimStore = field(default_factory=SimStore)
+    waiting: Routine[None] | None = None
+    """What the agent waits for, if a test lets it."""
 
     def __post_init__(self) -> None:
         self.participant = Participant(
@@ -73,6 +79,7 @@ class Driver:
             on_end=lambda: self._count("ends"),
             on_listen=lambda: self._count("listeners"),
             logs_waits=False,
+            describe_agent=lambda: "in torch's stop",
         )
         self.writer = self.loop.write()
 
@@ -615,3 +622,84 @@ def test_a_node_that_stops_while_it_connects_ends_its_writer(node: Driver) -> No
     with pytest.raises(StopIteration):
         next(node.writer)
     assert node.loop.broken is None, "the node stopped it"
+
+
+# --- an agent that does not come back ---------------------------------------------------------------
+
+
+@pytest.fixture
+def outdated(node: Driver) -> Driver:
+    """A node whose workers are of cycle 1, which an event has ended."""
+    node.join()
+    node.participant.progress.trained_in = 1
+    opened = Opened(no=2, cycle_id=2, shards=1, ring_at=1, channels=1, why=FirstCycle())
+    node.participant.view = View(no=2, opened=opened)
+    return node
+
+
+def beat_on(node: Driver, count: int) -> list[Op | Connect]:
+    """Let so many beats pass. Returns what the writer did beside beating."""
+    asked: list[Op | Connect] = []
+    for _ in range(count):
+        node.now += BEAT_S
+        asked += [op for op in node.rest() if not isinstance(op, CompareSet)]
+    return asked
+
+
+def wedge(node: Driver) -> list[Op]:
+    """One beat more. Returns what the writer did before its end."""
+    node.now += BEAT_S
+    asked: list[Op] = []
+    step = next(node.writer)
+    with suppress(StopIteration):
+        while not isinstance(step, Rest | Connect):
+            asked.append(step)
+            step = node.writer.send(node.store.perform(step))
+    return asked
+
+
+def test_a_node_whose_agent_does_not_come_back_says_goodbye(outdated: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    assert beat_on(outdated, WEDGED_BEATS - 1) == []
+    _, goodbye, _ = wedge(outdated)
+    assert isinstance(goodbye, Append)
+    assert b'"left"' in goodbye.value
+    assert isinstance(outdated.loop.broken, AgentWedged)
+    assert "did not stop its workers of cycle 1 for 120 s" in caplog.text
+    assert "in torch's stop" in caplog.text
+    with pytest.raises(AgentWedged):
+        next(outdated.loop.run(wait()))
+
+
+def come_back(node: Driver) -> None:
+    node.waiting = node.loop.run(wait())
+    start(node.waiting)
+
+
+def end_run(node: Driver) -> None:
+    assert node.participant.view is not None
+    closed = Closed(no=3, verdict=Verdict(VerdictKind.FAILED))
+    node.participant.view = msgspec.structs.replace(node.participant.view, no=3, closed=closed)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(lambda node: node.loop.must_stop(1), id="it asks"),
+        pytest.param(come_back, id="it waits for a place"),
+        pytest.param(end_run, id="the run is over"),
+        pytest.param(lambda node: setattr(node.participant.progress, "trained_in", 2), id="it has a new place"),
+    ],
+)
+def test_a_node_whose_agent_comes_back_stays(outdated: Driver, event: Callable[[Driver], None]) -> None:
+    beat_on(outdated, WEDGED_BEATS - 1)
+    event(outdated)
+    beat_on(outdated, WEDGED_BEATS - 1)
+    assert outdated.loop.broken is None
+
+
+def test_time_in_which_the_node_stood_still_is_not_counted(outdated: Driver) -> None:
+    """A process that was stopped for long finds its lease lost, and joins again."""
+    beat_on(outdated, 2)
+    outdated.now += 10 * WEDGED_TIMEOUT_S
+    beat_on(outdated, 2)
+    assert outdated.loop.broken is None

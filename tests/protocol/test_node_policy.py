@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ft_rendezvous.core.model import Outcome, Verdict, VerdictKind
 from ft_rendezvous.core.node_step import Progress
-from ft_rendezvous.protocol.node_policy import Outage, decide_outcome, decide_retry, ends_well
+from ft_rendezvous.protocol.node_policy import Outage, decide_outcome, decide_retry, ends_well, is_wedged
 
 LEASE_S, JOIN_S = 10.0, 60.0
 
@@ -144,3 +144,20 @@ def test_a_node_ends_well_with_its_run_or_if_it_was_asked_to_go(
     verdict: Verdict, is_going: bool, expected: bool
 ) -> None:
     assert ends_well(verdict, is_going) is expected
+
+
+# --- an agent that does not come back ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("away_s", "lease_s", "expected"),
+    [
+        pytest.param(0.0, 10.0, False, id="it trains, or has come back"),
+        pytest.param(119.0, 10.0, False, id="it stops workers that ignore SIGTERM"),
+        pytest.param(120.0, 10.0, True, id="two minutes"),
+        pytest.param(299.0, 30.0, False, id="a long lease makes patient"),
+        pytest.param(300.0, 30.0, True, id="ten leases"),
+    ],
+)
+def test_an_agent_is_wedged_after_two_minutes_and_ten_leases(away_s: float, lease_s: float, expected: bool) -> None:
+    assert is_wedged(away_s, lease_s) is expected

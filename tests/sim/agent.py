@@ -1,8 +1,8 @@
 """A node: one process with an elastic agent that does what torch's does with our handler.
 
-It takes places, trains, asks ten times a second whether its workers must stop, takes its time to stop them, and
-comes back; it leaves when its workers have ended well, when the run is over or when it is told to. What its
-workers do is drawn by `faults`; what it does with the store is the protocol's own code.
+It takes places, starts workers, looks at them now and then, takes its time to stop them, and comes back; it leaves when
+its workers have ended well, when the run is over or when it gets a signal. What its workers do is drawn by `faults`.
+What it makes of that (`WorkerPolicy`), and what it does with the store, is the protocol's own code.
 """
 
 from __future__ import annotations
@@ -10,21 +10,30 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ft_rendezvous.core.model import NodeInfo, Outcome, RequestKind, Verdict, View
-from ft_rendezvous.core.node_step import Drained, WorkerExit
+from ft_rendezvous.agent.worker_watch import STOP_TIMEOUT_S
+from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, View
+from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
 from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.node_policy import ends_well
 from ft_rendezvous.protocol.ops import Op
-from ft_rendezvous.protocol.participant import Participant, Place
+from ft_rendezvous.protocol.participant import Participant
+from ft_rendezvous.protocol.worker_policy import GroupState, WorkerPolicy
 from ft_rendezvous.store.worker_store import Bootstrap
 from tests.sim.faults import Ending
 from tests.sim.kernel import Connection, Delays, Process, Routine, Sleep, Thread
 from tests.sim.link import SimLink
+from tests.sim.worker_processes import SimWorkers
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-MONITOR_S = 0.1
+POLL_S = 0.1
+MONITOR_INTERVALS_S = (0.1, 0.1, 1.0, 5.0)
+"""How often an agent looks at its workers; torchrun has an option for it."""
+LONGEST_STOP_S = 0.4
+"""How long workers take to stop in a healed world."""
+MANY_RESTARTS = 1000
 decode_head = lru_cache(maxsize=8)(codec.decode_head)
 
 
@@ -54,13 +63,29 @@ class SimNode(Process):
         self.bootstrap = Bootstrap(self.ports.listen, lambda listener: listener)
         self.lives = 0
         self._greeted: View | None = None
-        self.is_training = False
+        self.monitor_s = self._draw_monitor_s()
+        self.has_watch = world.kernel.rng.random() < 0.8
+        """Not every system lets an agent watch its workers."""
+        self.policy = WorkerPolicy()
+        self.group: SimWorkers | None = None
+        """The workers of the last place taken."""
+        self.restarts_left = MANY_RESTARTS
         self.has_ended_well = False
         self.is_leaving = False
         self.is_terminated = False
         self.ailment = ""
         """What the next health check finds."""
         self.agent = Thread(self, "agent", self._live())
+
+    def _draw_monitor_s(self) -> float:
+        """How often this agent looks. A world that grows must have time to come back: an agent that looks less often
+        than `last_call_timeout` is left out of every larger world, and the world grows for it again."""
+        world = self.world
+        if not world.shape.has_faults:
+            return MONITOR_INTERVALS_S[0]
+        drawn = world.kernel.rng.choice(MONITOR_INTERVALS_S)
+        can_come_back = drawn + LONGEST_STOP_S < world.settings.last_call_s
+        return drawn if can_come_back or not world.shape.has_latecomers else MONITOR_INTERVALS_S[0]
 
     # --- the agent ----------------------------------------------------------------------------------
 
@@ -71,13 +96,13 @@ class SimNode(Process):
             outcome, reason = Outcome.SUCCEEDED, "its workers ended well"
         except GaveUpPlace:
             outcome, reason = Outcome.DRAINED, "drained"
-        except WorkersFailed:
-            outcome, reason = Outcome.FAILED, "worker rank 0 exited with 1"
+        except WorkersFailed as failed:
+            outcome, reason = Outcome.FAILED, str(failed)
         except Signal:
             outcome, reason = Outcome.LEFT, "SIGTERM"
         except FtError as raised:
             outcome, reason, error = Outcome.LEFT, str(raised), raised
-        self.is_training, self.is_leaving = False, True
+        self.is_leaving = True
         self.agent.signal = None
         if self.link is not None:
             yield from self.link.leave(outcome, reason)
@@ -85,11 +110,22 @@ class SimNode(Process):
         self.die()
 
     def _take_part(self) -> Routine:
+        """As `SimpleElasticAgent._invoke_run` of torch does."""
+        yield from self._start_workers()
         while True:
-            place = yield from self._next_place()
-            if (yield from self._train(self._link, place)):
-                yield from self._await_peers(self._link, place)
-                return
+            yield Sleep(self.monitor_s)
+            sight = yield from self._monitor_workers()
+            match sight.state:
+                case GroupState.SUCCEEDED:
+                    yield from self._await_peers()
+                    return
+                case GroupState.FAILED if self.restarts_left == 0:
+                    raise WorkersFailed(sight.reason_to_give_up)
+                case GroupState.FAILED:
+                    self.restarts_left -= 1
+                    yield from self._restart_workers()
+                case GroupState.HEALTHY if self._num_nodes_waiting() > 0:
+                    yield from self._restart_workers()
 
     def _next_place(self) -> Routine:
         yield from self._join()
@@ -122,7 +158,7 @@ class SimNode(Process):
         while server.is_dead or server.is_paused or codec.HEAD_KEY not in server.store.data:
             if self.clock() >= deadline:
                 raise StoreUnavailable("store", "nothing listens there")
-            yield Sleep(MONITOR_S)
+            yield Sleep(POLL_S)
         self._greeted = decode_head(server.store.data[codec.HEAD_KEY]).view
 
     def _connect(self, name: str) -> Connection:
@@ -139,55 +175,86 @@ class SimNode(Process):
             greeted=self._greeted,
         )
 
-    def _train(self, link: SimLink, place: Place) -> Routine:
-        """Run the workers of one cycle. True if they ended well."""
-        self.is_training = True
+    def _start_workers(self) -> Routine:
+        """Take a place and start its workers. They may fail before they are all there, and are watched only then."""
+        place = yield from self._next_place()
         if place.rank == 0:
             self.bootstrap.serve()
+        self.policy.begin(place.cycle_id, self.clock())
         self.world.eyes.takes_place(self, place)
-        workers = self.world.workers
-        plan, seated_at = workers.plan(place), self.clock()
-        saves_at = workers.saves_at()
-        while True:
-            plan = workers.revise(place, plan)
-            if self.kernel.now >= plan.ends_at:
-                self.is_training = False
-                self.world.eyes.workers_end(self, place, plan.ending)
-                if plan.ending is Ending.WELL:
-                    self.has_ended_well = True
-                    return True
-                after_s = self.clock() - seated_at
-                end = WorkerExit("exit code 1", 0, 1, after_s)
-                if self.kernel.rng.random() < 0.8 and not link.must_stop(place.cycle_id):
-                    # The watch over the workers reports at once. Not every system lets the agent watch.
-                    link.post(link.participant.report_exit(place.cycle_id, end))
-                if plan.ending is Ending.FOR_GOOD:
-                    raise WorkersFailed
-                yield Sleep(workers.stop_s())
-                return False
-            must_stop = link.must_stop(place.cycle_id)
-            self.world.eyes.asks_whether_to_stop(self, place, must_stop)
-            if must_stop:
-                self.is_training = False
-                yield Sleep(workers.stop_s())
-                return False
-            if self.kernel.now >= saves_at:
-                self.write_checkpoint()
-                saves_at = workers.saves_at()
-            yield Sleep(MONITOR_S)
+        self.group = SimWorkers(self, place, self.world.workers.plan(place))
+        rng = self.kernel.rng
+        if self.world.shape.has_faults and rng.random() < 0.3:
+            yield Sleep(rng.choice((0.02, 0.5)) * rng.random())
+        if self.has_watch:
+            self.group.watch()
 
-    def _await_peers(self, link: SimLink, place: Place) -> Routine:
+    def _restart_workers(self) -> Routine:
+        yield from self._stop_workers()
+        yield from self._start_workers()
+
+    def _stop_workers(self) -> Routine:
+        """A report on its way is waited for, but not for long."""
+        self._group.is_stopping = True
+        report_in_s = self._group.report_due_at - self.kernel.now
+        if report_in_s > 0:
+            yield Sleep(min(report_in_s, STOP_TIMEOUT_S))
+        self.policy.stop()
+        yield Sleep(self.world.workers.stop_s())
+        self._group.stop()
+
+    def _monitor_workers(self) -> Routine:
+        """What the agent sees when it looks, after our patch of its monitor."""
+        group = self._group
+        group.revise()
+        is_over = self._link.must_stop(group.place.cycle_id)
+        sight = self.policy.look(group.state, group.failures, self.clock(), is_over)
+        if sight.report is not None:
+            yield Sleep(group.read_files_s())
+            group.report(sight.report)
+        return sight
+
+    def _num_nodes_waiting(self) -> int:
+        place = self._group.place
+        must_stop = self._link.must_stop(place.cycle_id)
+        self.world.eyes.asks_whether_to_stop(self, place, must_stop)
+        return int(must_stop)
+
+    def _await_peers(self) -> Routine:
         """The exit barrier. Torch's agent logs what goes wrong in it and goes on; the handler then finds that it
-        knows no verdict."""
+        knows no verdict, and waits for one itself."""
+        link, place = self._link, self._group.place
         participant = link.participant
+        self.has_ended_well = True
+        self.world.eyes.workers_end(self, place, Ending.WELL)
         try:
+            if self.kernel.random() < 0.1:
+                raise StoreUnavailable("store", "torch's barrier fails")
             yield from link.run(participant.finish(place.cycle_id))
-            verdict = yield from link.run(participant.await_verdict())
-            self.world.eyes.hears_verdict(self, verdict)
+            yield from link.run(participant.await_verdict())
         except FtError as error:
             self.world.tell(self.name, f"left the exit barrier: {error}")
+        verdict = participant.verdict or (yield from link.run(participant.await_end(place.cycle_id)))
+        self.world.eyes.hears_verdict(self, verdict)
+        if not ends_well(verdict, participant.is_going):
+            raise RunClosed("sim", verdict)
 
     # --- what happens to it -------------------------------------------------------------------------
+
+    @property
+    def is_training(self) -> bool:
+        """Whether workers run, and the agent does not stop them."""
+        return self.group is not None and self.group.is_running and not self.is_leaving
+
+    @property
+    def _group(self) -> SimWorkers:
+        assert self.group is not None
+        return self.group
+
+    def die(self, loses_sent: bool = False) -> None:
+        super().die(loses_sent)
+        if self.group is not None:
+            self.group.stop()
 
     def drain(self) -> None:
         """SIGUSR1."""
@@ -197,11 +264,13 @@ class SimNode(Process):
     def ask_restart(self) -> None:
         """A worker does not like what it sees."""
         if self.link is not None and self.is_training:
-            self.link.post(self.link.participant.ask(RequestKind.RESTART, "NaN"))
+            cycle_id = self._group.place.cycle_id
+            if self.policy.takes_message(cycle_id):
+                self.link.post(self.link.participant.ask_restart(cycle_id, f"NaN in cycle {cycle_id}"))
 
     def write_checkpoint(self) -> None:
         if self.link is not None and self.is_training:
-            self.link.post(self.link.participant.tell_checkpoint(self.link.participant.progress.trained_in))
+            self.link.post(self.link.participant.tell_checkpoint(self._group.place.cycle_id))
 
     def terminate(self) -> None:
         if not self.is_leaving:

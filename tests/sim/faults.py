@@ -60,6 +60,8 @@ class Workers:
         self._world = world
         self._rng: Random = world.kernel.rng
         self.fates: dict[int, Fate] = {}
+        self.torn: set[int] = set()
+        """Cycles in which workers have failed. Once the world has healed, the others wait for those in vain."""
         self._patience_s = 0.1 if world.shape.is_restless else self._rng.choice((0.1, 1.0, 5.0))
         """How long training lasts before something becomes of it: short cycles follow close upon each other."""
 

@@ -13,7 +13,9 @@ from ft_rendezvous.core import roster as roster_module
 from ft_rendezvous.core.capacity import PlacementRules, Policy
 from ft_rendezvous.core.next_cycle import Grow
 from ft_rendezvous.core.roster import Roster
-from tests.sim import checkers
+from tests.sim.checkers import SAFETY
+from tests.sim.checkers.ending import converges
+from tests.sim.checkers.placement import survivors_keep_their_ranks, worlds_are_of_allowed_size
 from tests.sim.parking import parked_nodes_are_the_last_choice
 from tests.sim.world import Result, World
 
@@ -22,13 +24,9 @@ VARIANT_SEEDS = range(300)
 FOCUS = ("crash", "restart", "pause", "start_another")
 ELASTIC = {"policy": Policy.ELASTIC, "grow": Grow.NOW}
 
-OF_ALL_NODES = (
-    checkers.worlds_are_of_allowed_size,
-    checkers.survivors_keep_their_ranks,
-    checkers.converges,
-)
+OF_ALL_NODES = (worlds_are_of_allowed_size, survivors_keep_their_ranks, converges)
 """They say what holds when no node is parked."""
-CHECKS = (*(checker for checker in checkers.SAFETY if checker not in OF_ALL_NODES), parked_nodes_are_the_last_choice)
+CHECKS = (*(checker for checker in SAFETY if checker not in OF_ALL_NODES), parked_nodes_are_the_last_choice)
 
 
 def run(seed: int, **rules: Any) -> tuple[Result, int]:

@@ -102,6 +102,10 @@ def _variant(
     return register
 
 
+variant = _variant
+"""For variants that have a module of their own."""
+
+
 # --- what is published ------------------------------------------------------------------------------
 
 
@@ -764,7 +768,7 @@ def all_who_failed_are_charged() -> AbstractContextManager[Any]:
     original = Ledger._blame
     first: list[FailureNote] = []
 
-    def _blame(self: Ledger, note: FailureNote | None, now: float, can_lose: Callable[[str], bool]) -> Any:
+    def _blame(self: Ledger, note: FailureNote | None, now: float, can_lose: Callable[[FailureNote], bool]) -> Any:
         if self.charged <= 1:
             first.clear()
         first.extend([note] if note is not None else [])

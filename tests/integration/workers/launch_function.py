@@ -1,11 +1,15 @@
 """A node started from Python: `elastic_launch` of a function. Prints what it returned.
 
 usage: launch_function.py BACKEND ENDPOINT RUN_ID MIN MAX UNTIL_FILE KEY=VALUE...
+
+With LAUNCH_FORKS=1 its workers are forks, and ignore the signal that torch has the kernel send when their agent dies: a
+worker that hangs in native code does not react to it either.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,11 +20,15 @@ def train(until: str) -> tuple[int, int]:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
+    if "LAUNCH_FORKS" in os.environ:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     value = torch.tensor([rank + 1])
     dist.all_reduce(value)
-    print(f"ft-test step cycle={os.environ.get('FT_CYCLE_ID')} rank={rank} sum={int(value)}", flush=True)
+    print(
+        f"ft-test step cycle={os.environ.get('FT_CYCLE_ID')} rank={rank} sum={int(value)} pid={os.getpid()}", flush=True
+    )
     while not Path(until).exists():
         time.sleep(0.05)
     dist.barrier()
@@ -42,6 +50,7 @@ def main() -> None:
         rdzv_configs=dict(item.split("=", 1) for item in conf),
         max_restarts=3,
         monitor_interval=0.1,
+        start_method="fork" if "LAUNCH_FORKS" in os.environ else "spawn",
     )
     results = elastic_launch(config, train)(until)
     print(f"ft-test results={results}", flush=True)

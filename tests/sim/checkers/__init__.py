@@ -39,6 +39,7 @@ from tests.sim.checkers.placement import (
     worlds_grow_for_a_reason,
 )
 from tests.sim.checkers.store import keys_are_bounded, nothing_said_is_lost
+from tests.sim.checkers.workers import ended_workers_are_seen, workers_keep_to_their_cycle
 
 ALL: tuple[type[Checker], ...] = (
     one_placement_per_cycle,
@@ -63,6 +64,8 @@ ALL: tuple[type[Checker], ...] = (
     nobody_gives_up_on_a_live_store,
     resets_cost_nothing,
     worker_stores_are_new,
+    ended_workers_are_seen,
+    workers_keep_to_their_cycle,
     keys_are_bounded,
     one_long_cycle_is_bounded,
     nothing_said_is_lost,
