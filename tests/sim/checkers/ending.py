@@ -52,6 +52,8 @@ class converges(Checker):
         self._obstacle = ""
         self._cycle_id = 0
         self._is_sealed = False
+        self._is_from_before = True
+        """Whether the cycle was opened before the world healed."""
         self._grows_from: int | None = None
         """How large the world was that the cycle was opened to enlarge."""
         self._vain_growths = 0
@@ -75,8 +77,10 @@ class converges(Checker):
         has_just_healed = self._now < self._world.heals_at + 5.0
         if not self._world.is_healed:
             self._obstacle = "it was closed before"
-        elif reason.startswith(("join_timeout", "every node has left", "max_cycles", "crash loop")) and has_just_healed:
+        elif reason.startswith(("every node has left", "max_cycles", "crash loop")) and has_just_healed:
             self._obstacle = "what ended it had happened before"
+        elif reason.startswith("join_timeout") and self._is_from_before:
+            self._obstacle = "the nodes that were missing, or took long to stop their workers, came too late"
         elif "unhealthy" in reason:
             self._obstacle = "nodes were unfit before"
         elif "finished" in reason and self._has_lost_an_active():
@@ -88,6 +92,7 @@ class converges(Checker):
 
     def opened(self, event: Opened) -> None:
         self._cycle_id, self._is_sealed = event.cycle_id, False
+        self._is_from_before = not self._world.is_healed
         grows = self._world.is_healed and isinstance(event.why, WorldGrows)
         self._grows_from = len(self._census.world) if grows else None
 
