@@ -856,8 +856,8 @@ def the_silent_have_left() -> AbstractContextManager[Any]:
     """A run whose nodes are all silent is closed, though they may come back."""
     original = Roster.drop
 
-    def drop(self: Roster, incarnation: str) -> None:
-        original(self, incarnation)
+    def drop(self: Roster, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
         self.left_count += 1
 
     return patch.object(Roster, "drop", drop)

@@ -64,6 +64,7 @@ class every_close_is_justified(Checker):
         self._refused: set[SimNode] = set()
         self._unfit: dict[str, None] = {}
         """Nodes that failed their health check and were not replaced, oldest first."""
+        self._known: set[str] = set()
         self._said: list[Arrival | Withdrawal] = []
         self._free_since: dict[Process, float] = {}
         """When nodes without workers arrived: others train, or take their time to stop."""
@@ -132,8 +133,10 @@ class every_close_is_justified(Checker):
         for record in said:
             if isinstance(record, Arrival):
                 self._unfit.pop(node_key(record.node), None)
-        # Where more nodes have come than the run can use, the first that were unfit have been replaced.
-        while self._unfit and len(self._census.members) + len(self._unfit) > self._settings.max_nodes:
+        # Where more nodes have come than the run can use, the first that were unfit have been replaced. A newcomer
+        # counts at the next read: it may be refused.
+        known, self._known = self._known, set(self._census.members)
+        while self._unfit and len(known & self._known) + len(self._unfit) > self._settings.max_nodes:
             del self._unfit[next(iter(self._unfit))]
 
     # --- judging ------------------------------------------------------------------------------------

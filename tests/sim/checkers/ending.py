@@ -10,7 +10,6 @@ from ft_rendezvous.core.capacity import Policy
 from ft_rendezvous.core.model import (
     AnyRecord,
     Closed,
-    Finish,
     Goodbye,
     Opened,
     Outcome,
@@ -23,11 +22,14 @@ from ft_rendezvous.core.model import (
     WorldGrows,
 )
 from ft_rendezvous.core.next_cycle import Grow
+from ft_rendezvous.protocol.participant import Place
 from tests.sim.checkers.base import Checker
+from tests.sim.faults import Ending
 from tests.sim.kernel import Process
 from tests.sim.naive_capacity import largest_world
 
 if TYPE_CHECKING:
+    from tests.sim.agent import SimNode
     from tests.sim.world import World
 
 
@@ -65,11 +67,12 @@ class converges(Checker):
     def record(self, record: AnyRecord, process: Process) -> None:
         if isinstance(record, Request) and record.kind in (RequestKind.DRAIN, RequestKind.CLOSE):
             self._obstacle = "a node was drained, or an operator closed the run"
-        elif not self._world.is_healed:
-            if isinstance(record, Finish):
-                self._obstacle = "a node finished before"
-            elif isinstance(record, Goodbye) and record.outcome is not Outcome.LEFT:
-                self._obstacle = "a node gave up before"
+        elif isinstance(record, Goodbye) and record.outcome is not Outcome.LEFT and not self._world.is_healed:
+            self._obstacle = "a node gave up before"
+
+    def workers_end(self, node: SimNode, place: Place, ending: Ending) -> None:
+        if ending is not Ending.FAILED and not self._world.is_healed:
+            self._obstacle = "a node finished, or gave up, before"
 
     def closed(self, event: Closed) -> None:
         """Whether the reason is borne out by facts is the question of another checker."""
