@@ -133,9 +133,7 @@ class Ledger:
         `can_lose`: whether the run can continue without the node of a failure. If it cannot, no node is quarantined: a
         run that fails now and then is better than a run that waits.
         """
-        notes, self.notes = self.notes, []
-        self._noted.clear()
-        self._earliest.clear()
+        notes = self.take_notes()
         if not notes or is_excused:
             self.streak = 0
             return Settlement()
@@ -148,6 +146,13 @@ class Ledger:
             is_spent=0 < rules.max_cycles <= self.charged,
             loop=self.streak if 0 < rules.crash_loop <= self.streak else 0,
         )
+
+    def take_notes(self) -> list[FailureNote]:
+        """The failures that were noted since this was last called."""
+        notes, self.notes = self.notes, []
+        self._noted.clear()
+        self._earliest.clear()
+        return notes
 
     def _blame(
         self, first: FailureNote | None, now: float, can_lose: Callable[[FailureNote], bool]

@@ -38,6 +38,8 @@ class LeaseTable:
     beat_s: float
     leases: dict[str, Lease] = field(default_factory=dict)
     looked_at: float | None = None
+    paused_s: float = 0.0
+    """How late the last reading came, if by more than a beat; else 0."""
     stall_s: float = 0.0
     """How late the last reading came, if so late that nodes may have lost their leases by their own clocks; else 0."""
 
@@ -56,6 +58,7 @@ class LeaseTable:
         """
         gap_s = 0.0 if self.looked_at is None else now - self.looked_at
         was_paused = gap_s > planned_gap_s + self.beat_s
+        self.paused_s = gap_s - planned_gap_s if was_paused else 0.0
         # The last beat before the pause may have been sent a whole beat earlier.
         self.stall_s = gap_s if gap_s + self.beat_s >= self.lease_s else 0.0
         self.looked_at = now

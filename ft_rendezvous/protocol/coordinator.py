@@ -98,6 +98,8 @@ class Coordinator:
     opened_at: float | None = field(init=False, default=None)
     stood_still_s: float = field(init=False, default=0.0)
     """How long the coordinator or the store stood still since the cycle opened: no node could arrive meanwhile."""
+    settled_in: int = field(init=False, default=0)
+    """The newest cycle that was about to be sealed: the end of the world before it has been charged."""
     enough_since: float | None = field(init=False, default=None)
     retry_s: float = field(init=False, default=RETRY_DELAY_S)
     wait_reason: WaitReason | None = field(init=False, default=None)
@@ -289,6 +291,11 @@ class Coordinator:
     def _settle(self, now: float) -> Move[bool]:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
         ledger, failures = self.membership.ledger, len(self.membership.ledger.notes)
+        if self.settled_in == self.cycle_id:
+            # A node was quarantined for that world, so it was not sealed at once. A world is charged only once.
+            ledger.take_notes()
+            return True
+        self.settled_in = self.cycle_id
         excused = self._is_excused(self.cycle_id - 1)
         settlement = ledger.settle(now, excused, lambda note: self.roster.can_lose(note, self.rules, self.cycle_id - 1))
         if failures:

@@ -236,7 +236,7 @@ class Membership:
     # --- who is alive -------------------------------------------------------------------------------
 
     def judge_leases(self, published: int) -> Move[float]:
-        """Look at the beats when it is time to; `published` is the newest event. Returns how long a stall lasted."""
+        """Look at the beats when it is time to; `published` is the newest event. Returns how late this came."""
         started = self.clock()
         if started < self.next_look_at:
             return 0.0
@@ -256,7 +256,7 @@ class Membership:
         self.next_look_at = now + gap_s if expiry is None else min(now + gap_s, expiry)
         self.look_gap_s = self.next_look_at - now
         self._tell_leases(now, 0.0 if expiry is None else now - (expiry - self.settings.lease_s))
-        return self.leases.stall_s
+        return self.leases.paused_s
 
     def _tell_leases(self, now: float, oldest_s: float) -> None:
         """Journal which nodes fall silent and which are heard again; and once per lease, that the coordinator looks."""

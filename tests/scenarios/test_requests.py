@@ -415,6 +415,16 @@ def test_a_blamed_node_that_is_back_under_a_new_incarnation_is_quarantined_too(h
     assert "quarantined for 3600 s: its workers were the first to fail in 1 cycles" in str(again.outcome)
 
 
+def test_a_quarantine_does_not_end_the_count_of_a_crash_loop() -> None:
+    """The world of the bad node is settled before the quarantine, and not once more after it."""
+    cluster = run_of(2, 1, max_node_failures=1, crash_loop=2)
+    fail(cluster.nodes["n1"], 1.0)
+    cluster.advance(1.0)
+    ledger = cluster.coordinator.membership.ledger
+    assert list(ledger.until) == ["infra rank 1"]
+    assert (ledger.charged, ledger.streak) == (1, 1)
+
+
 def test_a_blamed_node_that_is_away_at_the_seal_is_refused_when_it_comes_back() -> None:
     cluster = run_of(2, 1, max_node_failures=1)
     fail_and_give_up(cluster, "n1")

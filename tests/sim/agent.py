@@ -20,7 +20,6 @@ from ft_rendezvous.protocol.ops import Op
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.protocol.worker_policy import GroupState, WorkerPolicy
 from ft_rendezvous.store.worker_store import Bootstrap
-from tests.sim.faults import Ending
 from tests.sim.kernel import Connection, Delays, Process, Routine, Sleep, Thread
 from tests.sim.link import SimLink
 from tests.sim.worker_processes import SimWorkers
@@ -206,7 +205,6 @@ class SimNode(Process):
     def _monitor_workers(self) -> Routine:
         """What the agent sees when it looks, after our patch of its monitor."""
         group = self._group
-        group.revise()
         is_over = self._link.must_stop(group.place.cycle_id)
         sight = self.policy.look(group.state, group.failures, self.clock(), is_over)
         if sight.report is not None:
@@ -226,7 +224,6 @@ class SimNode(Process):
         link, place = self._link, self._group.place
         participant = link.participant
         self.has_ended_well = True
-        self.world.eyes.workers_end(self, place, Ending.WELL)
         try:
             if self.kernel.random() < 0.1:
                 raise StoreUnavailable("store", "torch's barrier fails")
@@ -250,6 +247,11 @@ class SimNode(Process):
     def _group(self) -> SimWorkers:
         assert self.group is not None
         return self.group
+
+    def revise_workers(self) -> None:
+        """The world has healed: workers that run end well."""
+        if self.group is not None:
+            self.group.revise()
 
     def die(self, loses_sent: bool = False) -> None:
         super().die(loses_sent)

@@ -53,6 +53,8 @@ class Account(Checker):
         self.streak = 0
         """Those of them in a row, up to now, that failed at their start."""
         self._cycle_id = 0
+        self._is_settled = False
+        """The end of the last world was charged before the next one could be sealed: a node was quarantined."""
         self._sealed_at = 0.0
         self._read_at = 0.0
         self._took_place_at: dict[str, float] = {}
@@ -63,12 +65,15 @@ class Account(Checker):
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
         self._settle()
         self._cycle_id, self._sealed_at = event.cycle_id, self._now
-        self.failed, self.excuse = {}, ""
+        self.failed, self.excuse, self._is_settled = {}, "", False
 
     def closed(self, event: Closed) -> None:
         self._settle()
 
     def _settle(self) -> None:
+        if self._is_settled:
+            return
+        self._is_settled = True
         if self.failed and not self.excuse:
             self.chargeable += 1
             self.streak = self.streak + 1 if min(self.failed.values()) <= self._settings.crash_loop_s + 0.01 else 0
@@ -104,7 +109,9 @@ class Account(Checker):
         self._read_at = self._now
 
     def fenced(self, incarnation: str, reason: str) -> None:
-        if not reason.startswith("refused: quarantined"):
+        if reason.startswith("refused: quarantined"):
+            self._settle()
+        else:
             self._lose(incarnation, "was lost")
 
     def _lose(self, incarnation: str, how: str) -> None:

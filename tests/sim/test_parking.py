@@ -15,8 +15,8 @@ from ft_rendezvous.core.next_cycle import Grow
 from ft_rendezvous.core.roster import Roster
 from tests.sim.checkers import SAFETY
 from tests.sim.checkers.ending import converges
+from tests.sim.checkers.parking import parked_nodes_are_the_last_choice
 from tests.sim.checkers.placement import survivors_keep_their_ranks, worlds_are_of_allowed_size
-from tests.sim.parking import parked_nodes_are_the_last_choice
 from tests.sim.world import Result, World
 
 SEEDS = range(60)
@@ -31,7 +31,9 @@ CHECKS = (*(checker for checker in SAFETY if checker not in OF_ALL_NODES), parke
 
 def run(seed: int, **rules: Any) -> tuple[Result, int]:
     """A run with faults, and how often a parked node had arrived when a cycle was sealed."""
-    world = World(seed, checks=CHECKS, rules={"max_node_losses": 1 + seed % 2, **rules}, focus=FOCUS)
+    world = World(
+        seed, checks=CHECKS, rules={"max_node_losses": 1 + seed % 2, "quarantine_s": 3600.0, **rules}, focus=FOCUS
+    )
     result = world.run()
     (checker,) = (one for one in world.eyes.checkers if isinstance(one, parked_nodes_are_the_last_choice))
     return result, checker.parked_seen

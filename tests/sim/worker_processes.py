@@ -71,23 +71,26 @@ class SimWorkers:
     def _end(self, plan: Plan) -> None:
         if plan is not self.plan or self.ended_at is not None or self.is_gone:
             return
-        torn = self._node.world.workers.torn
-        if plan.ending is not Ending.WELL:
-            torn.add(self.place.cycle_id)
-        elif plan.is_healthy and self.place.cycle_id in torn:
+        if plan.is_healthy and self._is_torn():
             return  # They hang in a collective operation until their agent stops them.
         self.ended_at = self._kernel.now
+        self._node.world.eyes.workers_end(self._node, self.place, plan.ending)
         if plan.ending is Ending.WELL:
             self.state = GroupState.SUCCEEDED
             return
+        self._node.world.workers.torn.add(self.place.cycle_id)
         if plan.ending is Ending.FOR_GOOD:
             self._node.restarts_left = 0
-        self._node.world.eyes.workers_end(self._node, self.place, plan.ending)
         rng, first = self._kernel.rng, self.place.rank * 2
         ranks = rng.sample((first, first + 1), 2)
         self._fail(ranks[0], 1)
         if rng.random() < 0.3:
             self._kernel.at(self._kernel.now + rng.random() * PEER_LAG_S, self._fail, ranks[1], -6)
+
+    def _is_torn(self) -> bool:
+        """Whether peers of this cycle have failed, or are being stopped."""
+        world, cycle_id = self._node.world, self.place.cycle_id
+        return cycle_id in world.workers.torn or cycle_id < world.host.coordinator.cycle_id
 
     def _fail(self, rank: int, exit_code: int) -> None:
         if self.is_gone:

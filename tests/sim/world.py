@@ -251,6 +251,8 @@ class World:
         self.tell("", "the world heals")
         self.is_healed = True
         self.faults.heal()
+        for node in self.nodes:
+            node.revise_workers()
         self._replace_the_dead()
         if self.shape.has_latecomers:
             self.kernel.at(self.kernel.now + self.kernel.rng.uniform(0.5, 6.0), self._bring_latecomers)
@@ -309,9 +311,8 @@ class World:
 
 def _draw(seed: int, rng: Random, rules: Rules | None, nodes: int | None = None) -> Shape:
     own_rng = Random(f"rules of {seed}")
-    shape = draw_shape(rng, nodes)
-    shape = with_rules(shape, draw_rules(own_rng) if rules is None else rules, own_rng)
-    return with_limits(shape, Random(f"limits of {seed}"))
+    shape = with_limits(draw_shape(rng, nodes), Random(f"limits of {seed}"))
+    return with_rules(shape, draw_rules(own_rng) if rules is None else rules, own_rng)
 
 
 def run_seed(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ft_rendezvous.core.model import NodeInfo, Opened, Sealed, Seat, WorldGrows
-from tests.sim.checkers import Checker
+from tests.sim.checkers.base import Checker
 from tests.sim.naive_capacity import largest_world
-from tests.sim.world import World
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
 
 LOSSES = ("no beat for", "does not act upon events", "is a newer start of")
 """What the reasons of those fences say that are losses."""
