@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -13,6 +14,9 @@ from xdist.scheduler import LoadScopeScheduling
 # TCPStore looks up every client's name on its only thread; a machine without a reverse entry for loopback would
 # pause for 5 s each time.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+# With a handler of its own, our logger is left as it is: pytest sees every line in the thread that logs it.
+logging.getLogger("ft_rendezvous").addHandler(logging.NullHandler())
 
 # The machine is shared, so how long an example takes says nothing; what an example finds must be found again.
 settings.register_profile("ft", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

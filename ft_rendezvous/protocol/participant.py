@@ -86,6 +86,8 @@ class Participant:
     keys: Keys = field(init=False)
     incarnation: str = field(init=False, default="")
     view: View | None = field(init=False, default=None)
+    announced_in: Opened | None = field(init=False, default=None)
+    """The opening of the cycle in which this incarnation last arrived, or was about to."""
     pulse: Pulse = field(init=False)
     progress: Progress = field(init=False, default_factory=Progress)
     seq: int = field(init=False, default=0)
@@ -243,7 +245,7 @@ class Participant:
         node in it. Two cycles may pass while this node is slow; then the coordinator no longer reads the log with its
         arrival, and it arrives again.
         """
-        self.incarnation, self.view = self.new_incarnation(), None
+        self.incarnation, self.view, self.announced_in = self.new_incarnation(), None, None
         self.pulse = Pulse(self.lease_s, alive_until=self.clock() + self.lease_s)
         self.progress, self.has_lapsed, self.has_left = Progress(), False, False
         yield from self.beat()
@@ -262,6 +264,7 @@ class Participant:
 
     def _arrive(self, opened: Opened) -> Move[None]:
         port = self.hold_bootstrap(opened.cycle_id)
+        self.announced_in = opened
         self.seq = yield from moves.count_arrival(self.keys, opened.cycle_id)
         self.progress.arrived_in = opened.cycle_id
         arrival = Arrival(
@@ -429,13 +432,14 @@ class Participant:
 
         The coordinator of a closed run waits only for goodbyes and looks often: no node needs to wake it.
         """
-        if self.view is None or self.has_left:
+        opened = self.announced_in if self.view is None else self.view.opened
+        if opened is None or self.has_left:
             return
         self.has_left = True
         goodbye = Goodbye(
-            cycle_id=self.view.cycle_id,
+            cycle_id=opened.cycle_id,
             incarnation=self.incarnation,
             outcome=outcome,
             reason=one_line(reason),
         )
-        yield from moves.write_record(self.keys, self.view.opened, goodbye, must_ring=self.view.closed is None)
+        yield from moves.write_record(self.keys, opened, goodbye, must_ring=self.verdict is None)

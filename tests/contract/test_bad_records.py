@@ -204,10 +204,10 @@ def test_a_node_that_waited_long_for_its_host_does_not_mistake_it_for_a_stranger
     monkeypatch.setattr(session, "STRANGER_TIMEOUT_S", timeout_s)
     has_waited, was_anonymous = threading.Event(), threading.Event()
 
-    def dial(host: str, port: int, call_timeout_s: float | None = None) -> StoreSocket:
+    def dial(host: str, port: int, *timeouts_s: float | None) -> StoreSocket:
         if time.monotonic() > began + 1.2 * timeout_s:
             has_waited.set()
-        return StoreSocket(host, port, call_timeout_s)
+        return StoreSocket(host, port, *timeouts_s)
 
     def read_head(store: object) -> object:
         found = read_really(store)  # type: ignore[arg-type]

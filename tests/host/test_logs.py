@@ -147,10 +147,6 @@ def test_a_process_without_standard_error_writes_no_line_into_a_file_that_has_it
     assert path.read_text() == ""
 
 
-@pytest.mark.xfail(
-    reason="where a program has configured logging itself, our lines go to its handlers, in the thread that logs them",
-    strict=True,
-)
 def test_a_full_pipe_stops_no_thread_of_a_program_that_has_configured_logging() -> None:
     code = (
         "import logging\n"
@@ -163,8 +159,29 @@ def test_a_full_pipe_stops_no_thread_of_a_program_that_has_configured_logging() 
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     try:
-        is_logged, _, _ = select.select([process.stdout], [], [], 5.0)
+        is_logged, _, _ = select.select([process.stdout], [], [], LONG_S)
     finally:
         process.kill()
         process.communicate()
     assert is_logged
+
+
+def test_a_program_that_has_configured_logging_gets_our_lines_in_its_own_form() -> None:
+    code = (
+        "import logging\n"
+        "from ft_rendezvous.host.logs import set_up_logging\n"
+        "logging.basicConfig(level='INFO', format='mine %(levelname)s %(name)s: %(message)s')\n"
+        "set_up_logging('DEBUG')\n"
+        "nodes = ['a']\n"
+        "log = logging.getLogger('ft_rendezvous')\n"
+        "log.info('nodes %s', nodes)\n"
+        "nodes.append('b')\n"
+        "log.debug('its level holds')\n"
+        "try: 1 / 0\n"
+        "except ZeroDivisionError: log.exception('it failed')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG_S, check=True)
+    lines = done.stderr.splitlines()
+    assert lines[:2] == ["mine INFO ft_rendezvous: nodes ['a']", "mine ERROR ft_rendezvous: it failed"]
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+    assert done.stderr.count("Traceback") == 1

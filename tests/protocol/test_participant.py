@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ft_rendezvous.core.model import FirstCycle, NodeInfo, Opened, Outcome, View
 from ft_rendezvous.protocol.ops import Add, Append, CompareSet, Get
 from ft_rendezvous.protocol.participant import Participant
@@ -11,11 +9,6 @@ from ft_rendezvous.protocol.participant import Participant
 OPENED = Opened(no=1, cycle_id=1, shards=1, ring_at=9, channels=1, why=FirstCycle())
 
 
-@pytest.mark.xfail(
-    reason="a node knows no view before it has read the head again, and without a view it says no goodbye: "
-    "the other nodes wait for its lease, or are sealed with it",
-    strict=True,
-)
 def test_a_node_that_is_asked_to_end_right_after_it_arrived_says_goodbye() -> None:
     participant = Participant(
         epoch="e" * 16,
