@@ -38,8 +38,12 @@ SLOW_TESTS = (
     "tests/worker/test_example.py",
     # Connections that fall silent: these tests wait for leases.
     "tests/contract/test_broken_connections.py",
-    # Thousands of seeds.
-    "tests/sim/test_sim.py",
+    "tests/host/test_side_call.py::test_a_run_is_closed_with_its_verdict_although_the_file_cannot_be_written",
+    # Thousands of seeds, starts or cycles.
+    *(f"tests/sim/test_{name}.py" for name in ("parking", "sim")),
+    "tests/contract/test_one_long_cycle.py",
+    "tests/state/test_fold.py::test_a_thousand_cycles_of_ten_thousand_nodes_are_kept_in_bounded_memory",
+    "tests/state/web/test_following.py::test_a_stream_may_be_cut_anywhere",
     # Networks and resolvers that are slow on purpose; some need root.
     *(f"tests/doctor/test_{name}.py" for name in ("alone", "networks", "together")),
     # Many clients, large runs, a busy host.

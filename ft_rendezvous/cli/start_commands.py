@@ -188,7 +188,8 @@ def ftr_serve(
     """Host a run's store and coordinator, apart from the nodes.
 
     Without this command, the first node on the endpoint's machine hosts the run. A separate store outlives every
-    compute node. It stays until the run is closed and all nodes have left. You may start store and nodes in any order.
+    compute node. It stays until the run is closed and all nodes have left. Nodes on other machines may start first. A
+    node on the endpoint's own machine must not host: give it --rdzv-conf is_host=false.
 
     Exit code: 0 the run succeeded, 1 it failed, 3 it was cancelled, 2 it could not be hosted; 130 or 143 after
     SIGINT or SIGTERM, which end the run for all its nodes.
