@@ -179,5 +179,6 @@ def _link_up(settings: Settings, node: NodeInfo, dialer: StoreDialer, connection
         beat_s=settings.run.beat_s,
         join_s=settings.run.join_s,
         endpoint=settings.node.endpoint,
+        health_check_s=settings.node.health_check_s,
     )
     return Session(settings, link, bootstrap)

@@ -74,6 +74,7 @@ class Link:
         beat_s: float,
         join_s: float,
         endpoint: str,
+        health_check_s: float = 0.0,
     ) -> None:
         """Start the threads. They use `connections` until these break, and then ask the dialer for new ones."""
         self._writer_connection = connections.writer
@@ -91,6 +92,7 @@ class Link:
             on_end=self._ended.notify_all,
             on_listen=self._listen_anew,
             logs_waits=True,
+            health_check_s=health_check_s,
             describe_agent=self._describe_agent,
         )
         self._agent_thread = threading.get_ident()

@@ -63,13 +63,14 @@ class NodeLoop:
         on_end: Callable[[], None],
         on_listen: Callable[[], None],
         logs_waits: bool,
+        health_check_s: float = 0.0,
         describe_agent: Callable[[], str] = str,
     ) -> None:
         """Set up the loop. Nothing runs before the driver starts the writer.
 
         `on_change` is called when the writer may have something to do, `on_end` when the agent need not wait any
-        longer, `on_listen` when a listener is to start with `watch()`, in place of an earlier one. `describe_agent`
-        says where the agent's thread is.
+        longer, `on_listen` when a listener is to start with `watch()`, in place of an earlier one. A health check may
+        keep the agent away for `health_check_s`. `describe_agent` says where the agent's thread is.
         """
         self.participant = participant
         self.broken: Exception | None = None
@@ -87,7 +88,7 @@ class NodeLoop:
         """Writes that no later answer confirms. A connection that breaks may have lost them."""
         self._away_s = 0.0
         """For how long the agent has not called although an event has ended the cycle of its workers."""
-        self._describe_agent = describe_agent
+        self._health_check_s, self._describe_agent = health_check_s, describe_agent
         self._clock = participant.clock
         self._beat_s, self._join_s, self._endpoint = beat_s, join_s, endpoint
         self._on_change, self._on_end, self._on_listen = on_change, on_end, on_listen
@@ -291,7 +292,7 @@ class NodeLoop:
         """
         is_away = self._job is None and self.participant.has_outdated_workers
         self._away_s = self._away_s + self._beat_s if is_away else 0.0
-        if not is_wedged(self._away_s, self.participant.lease_s):
+        if not is_wedged(self._away_s, self.participant.lease_s, self._health_check_s):
             return
         error = AgentWedged(self.participant.progress.trained_in, self._away_s)
         log.error("%s; its thread is here:\n%s", error, self._describe_agent())

@@ -56,13 +56,14 @@ def decide_retry(outage: Outage, now: float, lease_s: float, join_s: float) -> R
     return Retry(True, f"this node tries again for {lease_s if outage.refused_since is not None else join_s:g} s")
 
 
-def is_wedged(away_s: float, lease_s: float) -> bool:
+def is_wedged(away_s: float, lease_s: float, health_check_s: float) -> bool:
     """Whether an agent does not come back any more.
 
     It was asked to stop its workers so long ago, and has not called since. Its node would beat for ever, and the run
-    would count on it. Only time in which the node itself ran counts.
+    would count on it. Only time in which the node itself ran counts. It may check its health before it comes back, which
+    takes `health_check_s` at most.
     """
-    return away_s >= max(WEDGED_TIMEOUT_S, WEDGED_LEASES * lease_s)
+    return away_s >= max(WEDGED_TIMEOUT_S, WEDGED_LEASES * lease_s) + health_check_s
 
 
 def decide_outcome(outcome: Outcome, verdict: Verdict | None, progress: Progress, is_going: bool) -> Outcome:

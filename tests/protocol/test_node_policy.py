@@ -160,4 +160,9 @@ def test_a_node_ends_well_with_its_run_or_if_it_was_asked_to_go(
     ],
 )
 def test_an_agent_is_wedged_after_two_minutes_and_ten_leases(away_s: float, lease_s: float, expected: bool) -> None:
-    assert is_wedged(away_s, lease_s) is expected
+    assert is_wedged(away_s, lease_s, 0.0) is expected
+
+
+def test_an_agent_that_checks_its_health_is_not_wedged() -> None:
+    assert not is_wedged(719.0, 10.0, 600.0)
+    assert is_wedged(720.0, 10.0, 600.0)
