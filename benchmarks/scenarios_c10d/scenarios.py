@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from benchmarks.scenarios_c10d.observe import Want
 from benchmarks.scenarios_c10d.stage import Stage
-from tests.support.torchrun_cluster import is_alive, wait_until
+from tests.support.torchrun_cluster import is_alive
+from tests.support.waiting import wait_until
 
 REPLACED_AFTER_S = 10.0
 PARKED_S = 2.0

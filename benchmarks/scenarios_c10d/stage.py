@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.scenarios_c10d.observe import Story, Want
-from tests.support.torchrun_cluster import TORCHRUN, Cluster, Job, Node, Report, wait_until
+from tests.support.torchrun_cluster import TORCHRUN, Cluster, Job, Node, Report
+from tests.support.waiting import wait_until
 
 LIMIT_S = 90.0
 """What a scenario may take. None needs more than half of it when all goes well."""

@@ -60,8 +60,8 @@ def is_wedged(away_s: float, lease_s: float, health_check_s: float) -> bool:
     """Whether an agent does not come back any more.
 
     It was asked to stop its workers so long ago, and has not called since. Its node would beat for ever, and the run
-    would count on it. Only time in which the node itself ran counts. It may check its health before it comes back, which
-    takes `health_check_s` at most.
+    would count on it. Only time in which the node itself ran counts. The agent may check its health before it comes
+    back, which takes `health_check_s` at most.
     """
     return away_s >= max(WEDGED_TIMEOUT_S, WEDGED_LEASES * lease_s) + health_check_s
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.torchrun_cluster import find_processes, is_alive, send, wait_until
+from tests.support.torchrun_cluster import find_processes, is_alive, send
+from tests.support.waiting import wait_until
 
 AGENT = Path(__file__).with_name("agent_process.py")
 ROOT = AGENT.parent.parent.parent

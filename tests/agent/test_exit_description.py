@@ -19,7 +19,7 @@ from ft_rendezvous.agent.exit_description import (
     message_in,
     read_words,
 )
-from tests.support.torchrun_cluster import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from ft_rendezvous.agent import reaper_main
 from ft_rendezvous.agent.reaper import Reaper
 from ft_rendezvous.env_names import MARKER_VARIABLE
 from tests.agent.process_stage import ProcessStage, open_fds, wait_for_end, wait_for_zombie
-from tests.support.torchrun_cluster import find_processes, is_alive, state_of, wait_until
+from tests.support.torchrun_cluster import find_processes, is_alive, state_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("stage")
 

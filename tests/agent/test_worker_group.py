@@ -15,7 +15,7 @@ from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.protocol.worker_policy import STUCK_REASON, GroupState
 from tests.agent.fake_link import FakeLink
 from tests.agent.process_stage import ProcessStage, wait_for_zombie
-from tests.support.torchrun_cluster import wait_until
+from tests.support.waiting import wait_until
 
 CYCLE_ID = 3
 GLOBAL_RANK = 4

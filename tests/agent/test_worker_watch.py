@@ -14,7 +14,7 @@ import pytest
 
 from ft_rendezvous.agent.worker_watch import FirstFailure, WorkerWatch
 from tests.agent.process_stage import ProcessStage, open_fds, wait_for_zombie
-from tests.support.torchrun_cluster import wait_until
+from tests.support.waiting import wait_until
 
 
 class Watched:

@@ -22,7 +22,7 @@ from ft_rendezvous.core.model import VerdictKind
 from ft_rendezvous.host import verdict_file
 from ft_rendezvous.host.serve import serve
 from ft_rendezvous.host.verdict_file import FirstFailureReport, VerdictReport, write_verdict, write_verdict_in_time
-from tests.support.torchrun_cluster import wait_until
+from tests.support.waiting import wait_until
 from tests.worker.inbox_rig import open_fds
 
 NOBODY = 65534

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tests.support.torchrun_cluster import HERE, Cluster, Job, Node, assert_quiet, is_alive, wait_until
+from tests.support.torchrun_cluster import HERE, Cluster, Job, Node, assert_quiet, is_alive
+from tests.support.waiting import wait_until
 
 
 def launch(job: Job, name: str, until: object, is_host: bool, infra_rank: int, **environ: str) -> Node:

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tests.support.torchrun_cluster import HERE, QUICK, Cluster, Node, assert_quiet, is_alive, ranks_of, wait_until
+from tests.support.torchrun_cluster import HERE, QUICK, Cluster, Node, assert_quiet, is_alive, ranks_of
+from tests.support.waiting import wait_until
 
 LEASE_S = float(QUICK["lease_timeout"])
 STOP_S = 20.0

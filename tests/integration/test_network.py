@@ -19,8 +19,8 @@ from tests.support.torchrun_cluster import (
     is_alive,
     ranks_of,
     wait_further,
-    wait_until,
 )
+from tests.support.waiting import wait_until
 
 TELL_JOINS = {"FT_LOGLEVEL": "DEBUG"}
 SPARE_JOINED = r"joined cycle=1 node=.* spare=True"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from tests.support.torchrun_cluster import QUICK, Cluster, assert_quiet, is_alive, ranks_of, wait_until
+from tests.support.torchrun_cluster import QUICK, Cluster, assert_quiet, is_alive, ranks_of
+from tests.support.waiting import wait_until
 
 TELL_JOINS = {"FT_LOGLEVEL": "DEBUG"}
 SPARE_JOINED = r"joined cycle=\d+ node=.* spare=True"

@@ -7,16 +7,8 @@ import time
 
 import pytest
 
-from tests.support.torchrun_cluster import (
-    TORCHRUN,
-    Cluster,
-    Job,
-    Node,
-    assert_quiet,
-    ranks_of,
-    send,
-    wait_until,
-)
+from tests.support.torchrun_cluster import TORCHRUN, Cluster, Job, Node, assert_quiet, ranks_of, send
+from tests.support.waiting import wait_until
 
 LEASE_S = 2.0
 CONF = {"lease_timeout": LEASE_S, "beat_interval": 0.5}

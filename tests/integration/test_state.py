@@ -13,7 +13,8 @@ from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.model.view import has_vanished, view_cycles, view_nodes, view_run
 from ft_rendezvous.state.read.store_query import QueryClient
 from tests.state.test_export_log import log_files
-from tests.support.torchrun_cluster import QUICK, TORCHRUN, WAIT_S, Cluster, find_processes, wait_until
+from tests.support.torchrun_cluster import QUICK, TORCHRUN, Cluster, find_processes
+from tests.support.waiting import WAIT_S, wait_until
 
 
 def read(state_dir: Path) -> RunState:

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.torchrun_cluster import QUICK, WAIT_S, Cluster, free_port, wait_until
+from tests.support.torchrun_cluster import QUICK, Cluster, free_port
+from tests.support.waiting import WAIT_S, wait_until
 
 FTR = str(Path(sys.executable).parent / "ftr")
 

@@ -14,7 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.slurm.slurm_cluster import WAIT_S, Process, SlurmCluster, free_ports, tail, wait_until
+from tests.slurm.slurm_cluster import Process, SlurmCluster, free_ports, tail
+from tests.support.waiting import WAIT_S, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 LAUNCHER = REPOSITORY / "launcher.sh"

@@ -19,20 +19,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+
+from tests.support.waiting import WAIT_S, wait_until
 
 NODES = ("n1", "n2", "n3", "n4", "n5", "n6")
 SWITCHES = {"s1": NODES[:3], "s2": NODES[3:]}
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "salloc", "srun", "scontrol", "squeue", "scancel")
 INSTALL = "apt-get install -y slurm-wlm munge"
 
-WAIT_S = 60.0
-"""How long anything may take that takes seconds on a quiet machine."""
-POLL_S = 0.05
 SLURMD_TIMEOUT_S = 6
 """A node whose slurmd does not answer for so long is DOWN."""
 
@@ -79,26 +76,10 @@ PartitionName=low Nodes=n[1-6] State=UP PriorityTier=1 PreemptMode=REQUEUE Grace
 
 _FOREIGN = re.compile(r"(SLURM|SBATCH|SALLOC|MUNGE|FT_|TORCH|MASTER_|OMP_|GLOO_|PMI|(RANK|WORLD_SIZE|LOCAL_RANK)$)")
 
-T = TypeVar("T")
-
 
 def is_installed() -> bool:
     """Whether this machine has SLURM's programs, and we may start them."""
     return os.geteuid() == 0 and all(shutil.which(program, path=_program_path()) for program in PROGRAMS)
-
-
-def wait_until(
-    what: str, look: Callable[[], T | None], timeout_s: float = WAIT_S, explain: Callable[[], str] = str
-) -> T:
-    """What `look` finds, once it finds something. Fails with what was waited for."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = look()
-        if found is not None and found is not False:
-            return found
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}\n{explain()}")
-        time.sleep(POLL_S)
 
 
 def tail(path: Path, lines: int = 40) -> str:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.slurm.jobs import LAUNCHER, START_S, Job, Run, Submitter, conf_text
-from tests.slurm.slurm_cluster import SlurmCluster, free_ports, wait_until
+from tests.slurm.slurm_cluster import SlurmCluster, free_ports
+from tests.support.waiting import wait_until
 
 TASKS, NODES_PER_TASK = 3, 2
 

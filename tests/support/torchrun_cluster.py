@@ -22,20 +22,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from tests.support.waiting import POLL_S, WAIT_S, wait_until
 
 HERE = Path(__file__).parent.parent / "integration"
 TRAIN = HERE / "workers" / "train.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 MARKER = "FT_TEST_NODE"
-WAIT_S = 120.0
-"""How long anything may take that takes seconds on a quiet machine."""
-POLL_S = 0.02
 
 QUICK = {"lease_timeout": 3, "beat_interval": 0.5}
 """Settings under which a death is noticed in seconds, yet a loaded machine's pauses are not taken for deaths."""
@@ -45,22 +44,7 @@ ACCIDENT = r"Fatal Python error|terminate called|Exception in thread|the coordin
 
 _FOREIGN = re.compile(r"(SLURM_|FT_|TORCH|MASTER_|OMP_|GLOO_|(RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK)$)")
 
-T = TypeVar("T")
 Report = dict[str, str]
-
-
-def wait_until(
-    what: str, look: Callable[[], T | None], timeout_s: float = WAIT_S, explain: Callable[[], str] = str
-) -> T:
-    """What `look` finds, once it finds something. Fails with what was waited for."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = look()
-        if found is not None and found is not False:
-            return found
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}\n{explain()}")
-        time.sleep(POLL_S)
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -8,7 +8,7 @@ import socket
 
 from ft_rendezvous.agent.worker_inbox import WorkerInbox
 from ft_rendezvous.agent.worker_messages import WorkerMessage, socket_name
-from tests.support.torchrun_cluster import WAIT_S
+from tests.support.waiting import WAIT_S
 
 CYCLE_ID = 7
 ENVIRON = {

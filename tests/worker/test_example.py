@@ -14,7 +14,8 @@ import pytest
 
 from ft_rendezvous import worker
 from ft_rendezvous.agent.worker_messages import CheckpointMessage
-from tests.support.torchrun_cluster import MARKER, TORCHRUN, find_processes, send, wait_until
+from tests.support.torchrun_cluster import MARKER, TORCHRUN, find_processes, send
+from tests.support.waiting import wait_until
 from tests.worker.inbox_rig import CYCLE_ID, InboxRig
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "worker-api.md"

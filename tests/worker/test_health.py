@@ -16,7 +16,8 @@ import pytest
 from ft_rendezvous.agent import health
 from ft_rendezvous.agent.health import check_health
 from ft_rendezvous.text import MAX_REASON_CHARS
-from tests.support.torchrun_cluster import MARKER, find_processes, send, wait_until
+from tests.support.torchrun_cluster import MARKER, find_processes, send
+from tests.support.waiting import wait_until
 from tests.worker.inbox_rig import open_fds
 
 PATIENCE_S = 120.0

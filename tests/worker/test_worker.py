@@ -16,7 +16,7 @@ from ft_rendezvous import worker
 from ft_rendezvous.agent.worker_inbox import WorkerInbox
 from ft_rendezvous.agent.worker_messages import CheckpointMessage, DrainMessage, RestartMessage, WorkerMessage
 from ft_rendezvous.text import MAX_REASON_CHARS
-from tests.support.torchrun_cluster import WAIT_S
+from tests.support.waiting import WAIT_S
 from tests.worker.inbox_rig import CYCLE_ID, ENVIRON, InboxRig, open_fds
 
 CALLS: list[Callable[[], bool]] = [lambda: worker.request_restart("slow"), worker.request_drain, worker.at_checkpoint]

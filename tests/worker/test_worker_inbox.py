@@ -22,7 +22,7 @@ from ft_rendezvous.agent.worker_messages import (
     WorkerMessage,
     encode,
 )
-from tests.support.torchrun_cluster import WAIT_S, wait_until
+from tests.support.waiting import WAIT_S, wait_until
 from tests.worker.inbox_rig import InboxRig, open_fds, send
 
 GOOD = CheckpointMessage(cycle_id=3, local_rank=0)
