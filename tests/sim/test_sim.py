@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim import checkers, worker_variants  # noqa: F401 (the module registers its variants)
+from tests.sim import checkers
 from tests.sim.checkers import Checker
 from tests.sim.faults import Fate
 from tests.sim.shapes import calm, restless

@@ -14,7 +14,7 @@ from ft_rendezvous.core.node_step import WorkerExit
 from ft_rendezvous.protocol.ops import Move
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.protocol.worker_policy import AgentSight, GroupState, WorkerFailure, WorkerPolicy
-from tests.sim.variants import variant
+from tests.sim.variants.base import variant
 
 _look, _see_failure = WorkerPolicy.look, WorkerPolicy.see_failure
 
