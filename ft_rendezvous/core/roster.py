@@ -10,10 +10,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.capacity import PlacementRules, capacity
+from ft_rendezvous.core.effects import (
+    CheckpointWritten,
+    Effect,
+    Fence,
+    FenceCause,
+    Loss,
+    NodeExit,
+    NodeFinish,
+    NodeUnfit,
+)
 from ft_rendezvous.core.lifecycle import NodeStep, Role, next_role
 from ft_rendezvous.core.model import (
     AnyRecord,
@@ -54,82 +63,6 @@ class Member:
     @property
     def name(self) -> str:
         return node_name(self.arrival.node)
-
-
-class FenceCause(StrEnum):
-    LOST = "lost"
-    """It did not beat for the length of a lease."""
-    DEAF = "deaf"
-    """It beats, but it does not act on events."""
-    REPLACED = "replaced"
-    """A newer start of the same node is in the run."""
-    REFUSED = "refused"
-    """It was not admitted."""
-    QUARANTINED = "quarantined"
-    """It was the first to fail too often."""
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the node must not try again under a new incarnation."""
-        return self not in (FenceCause.LOST, FenceCause.DEAF)
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """An incarnation that is not in the run any more, and the reason that the node gets to see."""
-
-    incarnation: str
-    node: str
-    cause: FenceCause
-    reason: str
-    silent_s: float = 0.0
-    """Seconds since its last beat."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFinish:
-    """A node's workers ended well. It waits in the exit barrier."""
-
-    incarnation: str
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeExit:
-    """A node said goodbye."""
-
-    incarnation: str
-    node: str
-    role: Role
-    outcome: Outcome
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeUnfit:
-    """A node's health check failed."""
-
-    incarnation: str
-    node: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointWritten:
-    """A worker of the current cycle has written a checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """A node died, or was replaced by a newer start of itself."""
-
-    key: str
-    incarnation: str
-    node: str
-
-
-Effect = Fence | FailureNote | NodeFinish | NodeExit | NodeUnfit | CheckpointWritten | Request
-"""What follows from a record outside of the roster. A request is left to the coordinator."""
 
 
 @dataclass(slots=True)

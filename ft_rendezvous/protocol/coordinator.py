@@ -16,6 +16,7 @@ from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.blame import FailureNote, is_excused
 from ft_rendezvous.core.capacity import PlacementRules, Policy
+from ft_rendezvous.core.effects import Fence, FenceCause
 from ft_rendezvous.core.explain import summarize
 from ft_rendezvous.core.lifecycle import NodeStep, Phase, RunStep, next_phase, roles_after
 from ft_rendezvous.core.model import (
@@ -49,7 +50,7 @@ from ft_rendezvous.core.next_cycle import (
 )
 from ft_rendezvous.core.placement import bench, place
 from ft_rendezvous.core.requests import Standing, decide_request
-from ft_rendezvous.core.roster import Fence, FenceCause, Roster
+from ft_rendezvous.core.roster import Roster
 from ft_rendezvous.core.sealing import GiveUp, Seal, SealView, Wait, WaitReason, decide_seal
 from ft_rendezvous.core.seats import seat
 from ft_rendezvous.core.snapshot import take_snapshot

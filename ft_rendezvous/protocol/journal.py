@@ -12,9 +12,9 @@ from collections.abc import Callable
 import msgspec
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.effects import FenceCause
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import AnyWhy, Outcome, Placement, Verdict, VerdictKind
-from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol.codec import BadRecord
 from ft_rendezvous.text import NAMED, count, duration
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.blame import FailureNote, Ledger
 from ft_rendezvous.core.capacity import PlacementRules
+from ft_rendezvous.core.effects import CheckpointWritten, Effect, Fence, FenceCause, NodeExit, NodeFinish, NodeUnfit
 from ft_rendezvous.core.leases import LeaseTable
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.losses import LossBook
@@ -25,17 +26,7 @@ from ft_rendezvous.core.model import (
     Withdrawal,
     node_name,
 )
-from ft_rendezvous.core.roster import (
-    CheckpointWritten,
-    Effect,
-    Fence,
-    FenceCause,
-    NodeExit,
-    NodeFinish,
-    NodeUnfit,
-    Roster,
-    blame_keys,
-)
+from ft_rendezvous.core.roster import Roster, blame_keys
 from ft_rendezvous.protocol import journal, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Clock, Move

@@ -10,6 +10,7 @@ import pytest
 
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.capacity import PlacementRules, Policy
+from ft_rendezvous.core.effects import Fence, FenceCause
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import (
     AnyRecord,
@@ -27,7 +28,7 @@ from ft_rendezvous.core.model import (
     Withdrawal,
     WorkersFailed,
 )
-from ft_rendezvous.core.roster import Fence, FenceCause, Roster
+from ft_rendezvous.core.roster import Roster
 from tests.core.build import arrival, incarnation, node, role_of, roster_of, roster_with, sealed_roster
 
 ONE, TWO = incarnation(1), incarnation(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.effects import FenceCause
 from ft_rendezvous.core.lifecycle import NodeStep, Role, roles_after
 from ft_rendezvous.core.model import (
     AnyWhy,
@@ -15,7 +16,6 @@ from ft_rendezvous.core.model import (
     VerdictKind,
     WorkersFailed,
 )
-from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import encode_line, make_event, take_event
 from ft_rendezvous.state.model.run_state import NS, RunState

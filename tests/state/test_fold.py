@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.effects import FenceCause
 from ft_rendezvous.core.lifecycle import NodeStep, Role, roles_after
 from ft_rendezvous.core.model import (
     AnyWhy,
@@ -21,7 +22,6 @@ from ft_rendezvous.core.model import (
     WorkersFailed,
     WorldGrows,
 )
-from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.errors import ProtocolBug
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import encode_state

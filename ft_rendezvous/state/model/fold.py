@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ft_rendezvous.core.blame import FailureNote
+from ft_rendezvous.core.effects import FenceCause
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import (
     AnyWhy,
@@ -22,7 +23,6 @@ from ft_rendezvous.core.model import (
     WorkersFailed,
     WorldGrows,
 )
-from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.records import (
     CYCLE_STATUS_TABLE,

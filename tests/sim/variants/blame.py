@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ft_rendezvous.core.blame import FailureNote, Ledger, is_excused
+from ft_rendezvous.core.effects import Fence
 from ft_rendezvous.core.model import (
     AnyWhy,
     Arrival,
@@ -18,7 +19,7 @@ from ft_rendezvous.core.model import (
     Verdict,
     VerdictKind,
 )
-from ft_rendezvous.core.roster import Fence, Roster
+from ft_rendezvous.core.roster import Roster
 from ft_rendezvous.host.staying import HostStay
 from ft_rendezvous.protocol import coordinator
 from ft_rendezvous.protocol.coordinator import Coordinator

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
+from ft_rendezvous.core.effects import Fence, FenceCause
 from ft_rendezvous.core.leases import LeaseTable, Pulse
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import (
@@ -16,7 +17,7 @@ from ft_rendezvous.core.model import (
     node_name,
 )
 from ft_rendezvous.core.recent import RecentNames
-from ft_rendezvous.core.roster import Fence, FenceCause, Roster
+from ft_rendezvous.core.roster import Roster
 from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.membership import Membership
 from ft_rendezvous.protocol.ops import Move

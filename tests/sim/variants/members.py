@@ -11,12 +11,13 @@ from unittest.mock import patch
 
 import msgspec
 
+from ft_rendezvous.core.effects import Effect, Fence
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import (
     AnyRecord,
     Arrival,
 )
-from ft_rendezvous.core.roster import Effect, Fence, Member, Roster
+from ft_rendezvous.core.roster import Member, Roster
 from ft_rendezvous.protocol.coordinator import Coordinator
 from tests.sim.variants.base import variant
 

@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
+from ft_rendezvous.core.effects import FenceCause
 from ft_rendezvous.core.model import AnyWhy
-from ft_rendezvous.core.roster import FenceCause
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state import web
 from ft_rendezvous.state.model.records import CycleStatus, NodeRole, RunStatus
