@@ -208,6 +208,8 @@ class every_close_is_justified(Checker):
             return False
         if node.link is None or node.link.participant.is_going or node in self._refused:
             return False
+        if node.link.participant.incarnation in self._asked:
+            return False  # It has not heard yet that it is to go.
         since = self._now - 3 * settings.lease_s - 2 * settings.beat_s
         return max(node.born_at, node.disturbed_at, node.delays.spikes_until) < since
 

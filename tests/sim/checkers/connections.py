@@ -121,19 +121,24 @@ class resets_cost_nothing(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._refused: set[str] = set()
+        self._fenced: set[str] = set()
 
     def fenced(self, incarnation: str, reason: str) -> None:
-        if reason.startswith("refused"):
-            self._refused.add(incarnation)
+        self._fenced.add(incarnation)
+        node = self._world.node_of(incarnation)
+        if not reason.startswith("refused") and not node.is_dead:
+            self._judge(node, "is fenced")
 
     def begins_anew(self, node: SimNode) -> None:
-        if node.link is not None and node.link.participant.incarnation in self._refused:
-            return  # The fence may be deleted before a slow node reads it. It comes back, and is refused again.
+        # A node that was fenced may take its time to stop its workers, and may find its fence deleted.
+        if node.link is None or node.link.participant.incarnation not in self._fenced:
+            self._judge(node, "begins a new incarnation")
+
+    def _judge(self, node: SimNode, what: str) -> None:
         host, server, settings = self._world.host.process, self._world.server, self._settings
         # A node is called deaf after two leases, and learns of it with its next beat.
         since = self._now - 3 * settings.lease_s - 2 * settings.beat_s
-        is_disturbed = node.is_cut_off or host.is_paused or server.is_paused
+        is_disturbed = node.is_paused or node.is_cut_off or host.is_paused or server.is_paused
         was_disturbed = max(node.disturbed_at, node.delays.spikes_until, host.disturbed_at) >= since
         if not (is_disturbed or was_disturbed):
-            self.fail(f"{node.name} begins a new incarnation, and nothing happened to it but a reset")
+            self.fail(f"{node.name} {what}, and nothing happened to it but a reset")

@@ -80,8 +80,10 @@ class converges(Checker):
         has_just_healed = self._now < self._world.heals_at + 5.0
         if not self._world.is_healed:
             self._obstacle = "it was closed before"
-        elif reason.startswith(("every node has left", "max_cycles", "crash loop")) and has_just_healed:
-            self._obstacle = "what ended it had happened before"
+        elif reason.startswith("every node has left") and has_just_healed:
+            self._obstacle = "they left before"
+        elif reason.startswith(("max_cycles", "crash loop")):
+            self._obstacle = "workers failed before; those of a healed world do not"
         elif reason.startswith("join_timeout") and self._is_from_before:
             self._obstacle = "the nodes that were missing, or took long to stop their workers, came too late"
         elif "unhealthy" in reason:
