@@ -119,7 +119,7 @@ class every_close_is_justified(Checker):
     def workers_end(self, node: SimNode, place: Place, ending: Ending) -> None:
         if ending is Ending.WELL:
             self._finished.add(place.incarnation)
-        elif ending is Ending.FOR_GOOD:
+        elif ending is Ending.FOR_GOOD or node.restarts_left == 0:
             self._spent.add(place.incarnation)
 
     def logs_read(self) -> None:

@@ -59,6 +59,8 @@ class converges(Checker):
         self._grows_from: int | None = None
         """How large the world was that the cycle was opened to enlarge."""
         self._vain_growths = 0
+        self._ended_in = 0
+        """The newest cycle in which workers have ended well, whether or not their agent has seen it."""
         self._could_grow_since: float | None = None
         # More nodes are noticed at the next look; a checkpoint has to be asked for, and written.
         self._patience_s = {Grow.NOW: 1.5, Grow.CHECKPOINT: 3.0, Grow.NEXT: float("inf")}[self._settings.grow]
@@ -73,6 +75,8 @@ class converges(Checker):
     def workers_end(self, node: SimNode, place: Place, ending: Ending) -> None:
         if ending is not Ending.FAILED and not self._world.is_healed:
             self._obstacle = "a node finished, or gave up, before"
+        if ending is Ending.WELL:
+            self._ended_in = place.cycle_id
 
     def closed(self, event: Closed) -> None:
         """Whether the reason is borne out by facts is the question of another checker."""
@@ -99,6 +103,9 @@ class converges(Checker):
         self._cycle_id, self._is_sealed = event.cycle_id, False
         self._is_from_before = not self._world.is_healed
         grows = self._world.is_healed and isinstance(event.why, WorldGrows)
+        if grows and self._ended_in == event.cycle_id - 1:
+            # Known and open: an agent that looks every few seconds says late that its workers have ended.
+            self._obstacle = "the world grew while it ended"
         self._grows_from = len(self._census.world) if grows else None
 
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
