@@ -112,11 +112,17 @@ def set_up_logging(level: str) -> None:
     if log.handlers or (sys.stderr is None and not is_configured):
         return
     handler = ForwardingHandler() if is_configured else QueuedHandler(_write_to_stderr)
-    atexit.register(handler.drain)
+    atexit.register(_end, handler)
     log.addHandler(handler)
     if not is_configured:
         log.setLevel(level)
     log.propagate = False
+
+
+def _end(handler: QueuedHandler) -> None:
+    """The process ends. A log that is stuck must not keep it: the lock of its handler may never be free again."""
+    if not handler.drain():
+        atexit.unregister(logging.shutdown)
 
 
 def _write_to_stderr(text: str) -> None:

@@ -160,6 +160,7 @@ def test_a_full_pipe_stops_no_thread_of_a_program_that_has_configured_logging() 
     assert process.stdout is not None
     try:
         is_logged, _, _ = select.select([process.stdout], [], [], LONG_S)
+        assert process.wait(LONG_S) == 0, "its end does not wait for the log either"
     finally:
         process.kill()
         process.communicate()
