@@ -60,8 +60,13 @@ class Resolver:
     def _start(self, name: str) -> Future[tuple[str, ...]]:
         with self._lock:
             if name not in self._asked:
-                answer = self._asked[name] = Future[tuple[str, ...]]()
-                threading.Thread(target=self._fetch, args=(name, answer), name="ft-resolver", daemon=True).start()
+                answer = Future[tuple[str, ...]]()
+                thread = threading.Thread(target=self._fetch, args=(name, answer), name="ft-resolver", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # The machine has no thread left. The next caller may find one.
+                    raise SilentResolver(name) from error
+                self._asked[name] = answer
             return self._asked[name]
 
     def _fetch(self, name: str, answer: Future[tuple[str, ...]]) -> None:

@@ -102,3 +102,16 @@ def test_no_resolver_is_asked_for_an_address(address: str) -> None:
         raise AssertionError("asked")
 
     assert Resolver(refuse).look_up(address) == (address,)
+
+
+def test_a_machine_without_a_free_thread_may_find_one_for_the_next_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = Resolver(lambda _: ["10.0.0.1"], LONG_S)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(SilentResolver):
+            resolver.look_up("train")
+    assert resolver.look_up("train") == ("10.0.0.1",)
