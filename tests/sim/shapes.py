@@ -40,6 +40,8 @@ class Shape:
     """More nodes come when the world has healed: it could be larger."""
     verdict_file_s: float = 0.0
     """How long the disk takes to write the verdict file."""
+    log_line_s: float = 0.0
+    """How long the reader of the host's log takes for a line."""
     is_hosted_by_node: bool = False
     """The first node hosts the store, and stays when its own part has ended; if not, `ftr serve` does."""
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random
 from unittest.mock import patch
@@ -28,6 +28,7 @@ from tests.sim.checkers import Violation
 from tests.sim.faults import Faults, Workers
 from tests.sim.host import SimHost
 from tests.sim.kernel import Kernel, Process, Server
+from tests.sim.log import SimLog
 from tests.sim.naive_capacity import Grounds, block_of, count_placeable
 from tests.sim.operator import SimOperator
 from tests.sim.shapes import Rules, Shape, crowd, draw_rules, draw_shape, with_limits, with_rules
@@ -105,6 +106,7 @@ class World:
 
     def _start_host(self, host_class: type[SimHost]) -> None:
         process = Process(self.kernel, "host")
+        self.log = SimLog(process, self.shape.log_line_s)
         coordinator = Coordinator(self.settings, self.epoch, process.clock, self._note)
         # A small run has one channel; most of ours have several, so that something can go wrong between them.
         coordinator.channels = max(coordinator.channels, 1 + self.seed % 3)
@@ -302,6 +304,7 @@ class World:
 
     def _note(self, entry: Entry) -> None:
         """The coordinator's journal: for readers of the transcript, not for checkers."""
+        self.log.take()
         self.on_entry(entry)
         if isinstance(entry, CycleWaits):
             self.tell("host", f"waits in cycle {entry.cycle_id}: {entry.reason}")
@@ -312,6 +315,7 @@ class World:
 def _draw(seed: int, rng: Random, rules: Rules | None, nodes: int | None = None) -> Shape:
     own_rng = Random(f"rules of {seed}")
     shape = with_limits(draw_shape(rng, nodes), Random(f"limits of {seed}"))
+    shape = replace(shape, log_line_s=Random(f"log of {seed}").choice((0.0, 0.0, 0.5, 3600.0)))
     return with_rules(shape, draw_rules(own_rng) if rules is None else rules, own_rng)
 
 

@@ -28,6 +28,7 @@ from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.protocol.stored_cycles import StoredCycles
 from tests.sim.host import SimHost
 from tests.sim.kernel import Call, Routine, Sleep
+from tests.sim.log import SimLog
 from tests.sim.variants.base import variant
 
 # --- what is published -----------------------------------------------------------------------------
@@ -189,3 +190,19 @@ def bell_deleted_after_the_look() -> Iterator[None]:
 
     with patch.object(StoredCycles, "read", read), patch.object(_LateBell, "__init__", __init__):
         yield
+
+
+# --- the log ----------------------------------------------------------------------------------------
+
+
+@variant("converges")
+def coordinator_writes_its_log() -> AbstractContextManager[Any]:
+    """The coordinator waits until the reader of its log has taken the line."""
+
+    def take(self: SimLog) -> None:
+        process = self.process
+        if self.line_s and not process.is_paused:
+            process.pause()
+            process.kernel.at(process.kernel.now + self.line_s, process.resume)
+
+    return patch.object(SimLog, "take", take)
