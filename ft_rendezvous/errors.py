@@ -6,6 +6,7 @@
     ├── Refused              the user: the coordinator refused this node, and says why
     ├── Unhealthy            the cluster: the health check of this node failed
     ├── AgentWedged          the cluster: the agent of this node cannot stop its workers
+    ├── PlaceLost            no action: this worker has no place any more; its agent stops it
     ├── StateUnavailable     the user or the cluster: the state of a run cannot be read
     ├── RunClosed            no action: the run is over; carries its verdict
     └── ProtocolBug          us: an invariant of the protocol does not hold
@@ -63,6 +64,13 @@ class AgentWedged(FtError):
         super().__init__(f"the agent did not stop its workers of cycle {cycle_id} for {away_s:.0f} s: this node leaves")
         self.cycle_id = cycle_id
         self.away_s = away_s
+
+
+class PlaceLost(FtError):
+    """The place of this worker is given away: its group is lost, or it stood still for longer than a lease."""
+
+    def __init__(self) -> None:
+        super().__init__("the place of this worker is lost: it joins no quorum, and its agent stops it")
 
 
 class StateUnavailable(FtError):

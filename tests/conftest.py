@@ -30,12 +30,17 @@ SLOW_TESTS = (
     "tests/integration/",
     "tests/state/page/",
     # Real worlds of many nodes, in processes of their own.
-    *(f"tests/benchmarks/test_{name}.py" for name in ("children", "contenders", "crowd", "load", "recovery", "steady")),
+    *(
+        f"tests/benchmarks/test_{name}.py"
+        for name in ("children", "contenders", "crowd", "groups", "load", "recovery", "steady")
+    ),
     "tests/benchmarks/test_scale.py::test_costs_are_measured_and_told",
     # Real torchrun processes, or processes that are killed and found again.
     *(f"tests/cli/test_{name}.py" for name in ("demo", "launcher", "serve", "status")),
     "tests/agent/",
     "tests/worker/test_example.py",
+    "tests/host/test_lighthouse.py",
+    "tests/torchft/",
     # Connections that fall silent: these tests wait for leases.
     "tests/contract/test_broken_connections.py",
     "tests/host/test_side_call.py::test_a_run_is_closed_with_its_verdict_although_the_file_cannot_be_written",
@@ -43,6 +48,7 @@ SLOW_TESTS = (
     *(f"tests/sim/test_{name}.py" for name in ("parking", "sim")),
     "tests/contract/test_one_long_cycle.py",
     "tests/state/test_fold.py::test_a_thousand_cycles_of_ten_thousand_nodes_are_kept_in_bounded_memory",
+    "tests/state/test_group_fold.py::test_simulated_runs_have_what_may_happen_to_groups",
     "tests/state/web/test_following.py::test_a_stream_may_be_cut_anywhere",
     # Networks and resolvers that are slow on purpose; some need root.
     *(f"tests/doctor/test_{name}.py" for name in ("alone", "networks", "together")),

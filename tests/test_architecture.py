@@ -34,6 +34,7 @@ LAYERS = (
     "node",
     "agent",
     "worker",
+    "torchft",
     "launch",
     "doctor",
     "cli",
@@ -53,12 +54,14 @@ TORCHLESS += [ROOT / "store" / "raw_client.py", ROOT / "store" / "names.py"]
 REACHES_INTO_TORCH = ("agent/torch_patches.py", "agent/agent_store.py")
 CATCHERS: tuple[str, ...] = ("agent/handler.py", "agent/worker_inbox.py", "agent/nvidia_health.py", "host/host.py")
 CATCHERS += (
+    "host/lighthouse_main.py",
     "host/logs.py",
     "host/side_call.py",
     "node/threads.py",
     "protocol/node_loop.py",
     "state/record/recorder.py",
     "state/web/live_run.py",
+    "worker.py",
 )
 
 
@@ -284,7 +287,7 @@ def test_every_package_and_module_has_its_layer() -> None:
 def test_the_top_level_is_small() -> None:
     """Everything else lives in a package."""
     files = {path.name for path in ROOT.iterdir() if path.is_file()}
-    assert files == {"__init__.py", "errors.py", "worker.py", "py.typed", "text.py", "env_names.py"}
+    assert files == {"__init__.py", "errors.py", "worker.py", "torchft.py", "py.typed", "text.py", "env_names.py"}
 
 
 @pytest.mark.parametrize("package", sorted(path.parent for path in ROOT.rglob("__init__.py")), ids=name_of)

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -28,11 +29,12 @@ from ft_rendezvous.agent.processes import read_boot_id
 from ft_rendezvous.agent.signals import first_signal_held, signals_held
 from ft_rendezvous.agent.torch_parts import check_torch
 from ft_rendezvous.agent.worker_group import WorkerGroup
-from ft_rendezvous.config.load import load_settings, locate_node, log_level
+from ft_rendezvous.config.load import load_settings, locate_node, log_level, torchft_variables
 from ft_rendezvous.config.settings import Settings
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
+from ft_rendezvous.host.lighthouse_rules import derive_timeouts
 from ft_rendezvous.host.logs import set_up_logging
 from ft_rendezvous.host.staying import stay_while_needed
 from ft_rendezvous.node.session import Session, open_session
@@ -81,6 +83,7 @@ class FtRendezvousHandler(RendezvousHandler):
         self._role: str | None = None
         self._local_world_size: int | None = None
         self._exit_command = settings.node.exit_command
+        self._torchft_variables = self._derive_torchft_variables()
         self.workers: WorkerGroup | None = None
         """Set while an agent runs with this handler."""
         self.agent_calls = torch_patches.AgentCalls()
@@ -276,7 +279,8 @@ class FtRendezvousHandler(RendezvousHandler):
         elif place.rank == 0:
             session.bootstrap.release()
         self._export(self._outputs(place))
-        log.info("cycle=%d rank=%d world=%d", place.cycle_id, place.rank, place.world_size)
+        group = f" group={place.group}" if self._settings.run.group_size else ""
+        log.info("cycle=%d%s rank=%d world=%d", place.cycle_id, group, place.rank, place.world_size)
         return RendezvousInfo(
             AgentStore(session.link, place),
             place.rank,
@@ -290,7 +294,7 @@ class FtRendezvousHandler(RendezvousHandler):
 
     def _outputs(self, place: Place) -> dict[str, str]:
         node = self._settings.node
-        return {
+        outputs = {
             "FT_CYCLE_ID": str(place.cycle_id),
             "FT_INCARNATION": place.incarnation,
             "FT_NODE_RANK": str(place.rank),
@@ -299,6 +303,30 @@ class FtRendezvousHandler(RendezvousHandler):
             # The agent reads it when it numbers its workers, right after it got its place.
             "TORCH_ELASTIC_WORKER_IDENTICAL": "1" if self._settings.run.has_identical_workers else "0",
         }
+        return outputs | self._group_outputs(place) if self._settings.run.group_size else outputs
+
+    def _group_outputs(self, place: Place) -> dict[str, str]:
+        """What the workers of a replica group find, under our names and under torchft's."""
+        assert self._session is not None
+        address = self._session.lighthouse
+        lighthouse = {"TORCHFT_LIGHTHOUSE": address} if address else {}
+        return {
+            "FT_GROUP_ID": str(place.group),
+            "REPLICA_GROUP_ID": str(place.group),
+            "NUM_REPLICA_GROUPS": str(place.group_count),
+            **lighthouse,
+            **self._torchft_variables,
+        }
+
+    def _derive_torchft_variables(self) -> Mapping[str, str]:
+        """Timeouts for torchft that the user has not set. Derived once: workers inherit what this agent exports."""
+        run = self._settings.run
+        if not (run.group_size and run.has_lighthouse):
+            return {}
+        timeouts = derive_timeouts(run.lease_s, torchft_variables())
+        for warning in timeouts.warnings:
+            log.warning("%s", warning)
+        return timeouts.values
 
     def _leave(self, outcome: Outcome, reason: str) -> None:
         session, self._session = self._session, None

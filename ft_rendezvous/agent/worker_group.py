@@ -23,13 +23,20 @@ from ft_rendezvous.agent.exit_description import describe_exit, read_words
 from ft_rendezvous.agent.reaper import Reaper
 from ft_rendezvous.agent.signals import replace_handlers, restore_handlers
 from ft_rendezvous.agent.worker_inbox import WorkerInbox
-from ft_rendezvous.agent.worker_messages import CheckpointMessage, DrainMessage, RestartMessage, WorkerMessage
+from ft_rendezvous.agent.worker_messages import (
+    CheckpointMessage,
+    DrainMessage,
+    GroupLostMessage,
+    RestartMessage,
+    WorkerMessage,
+)
 from ft_rendezvous.agent.worker_watch import FirstFailure, WorkerWatch
 from ft_rendezvous.core.node_step import WorkerExit
 from ft_rendezvous.env_names import INBOX_VARIABLE, MARKER_VARIABLE
 from ft_rendezvous.node.threads import Link
 from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.protocol.worker_policy import STUCK_REASON, AgentSight, GroupState, WorkerFailure, WorkerPolicy
+from ft_rendezvous.text import one_line
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -64,7 +71,7 @@ class WorkerGroup:
         self._coordinator_knows_drain = threading.Event()
         self._marker = secrets.token_hex(8)
         self._reaper = Reaper.start(self._marker)
-        self._inbox = WorkerInbox(self._on_message)
+        self._inbox = WorkerInbox(self._on_message, self._is_place_trusted)
         self._is_ended = False
         self._drain_signal_fd = os.eventfd(0)
         self._drain_thread = threading.Thread(target=self._await_drain_signals, name="ft-drain", daemon=True)
@@ -99,6 +106,7 @@ class WorkerGroup:
     def set_place(self, link: Link, place: Place) -> None:
         """Workers are about to start in this place."""
         self._link = link
+        self._inbox.forget_subscribers()
         with self._lock:
             self._policy.begin(place.cycle_id, time.monotonic())
 
@@ -155,6 +163,7 @@ class WorkerGroup:
         """The node is linked to its run: a drain signal before the first place reaches the coordinator, too."""
         self._link = link
         link.on_drain(self._on_drain)
+        link.on_group_ended(self.tell_group_lost)
 
     def _on_message(self, message: WorkerMessage) -> None:
         link = self._link
@@ -169,6 +178,23 @@ class WorkerGroup:
                 link.ask_drain(message.reason or "a worker asked for it")
             case CheckpointMessage():
                 link.tell_checkpoint(message.cycle_id)
+
+    def tell_group_lost(self, group: int, reason: str) -> None:
+        """Tell the workers of this place that another replica group is lost. Never waits; any thread may call it."""
+        with self._lock:
+            cycle_id = self._policy.cycle_id
+        message = GroupLostMessage(group=group, cycle_id=cycle_id, reason=one_line(reason))
+        reached = self._inbox.tell(message)
+        if reached:
+            log.info(
+                "told %d workers of cycle=%d that group %d has ended: %s", reached, cycle_id, group, message.reason
+            )
+
+    def _is_place_trusted(self, cycle_id: int) -> bool:
+        """Whether workers of this cycle may go on. The inbox's thread asks for a worker that stood still."""
+        with self._lock:
+            is_current = self._policy.takes_message(cycle_id)
+        return is_current and self._link is not None and not self._link.must_stop(cycle_id)
 
     def _on_drain_signal(self, _signum: int, _frame: FrameType | None) -> None:
         """Runs in the main thread, between any two of its steps: it must not wait for a lock of that thread."""

@@ -9,15 +9,27 @@ from pathlib import Path
 import msgspec
 
 from ft_rendezvous.cli.serve import parse_nnodes
-from ft_rendezvous.config.settings import rules_from
+from ft_rendezvous.config.settings import RunSettings, settings_from
 from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.core.explain import Kept, Outlook, PlacementLine, foresee, lacks_place
+from ft_rendezvous.core.explain_groups import (
+    GroupedNodes,
+    GroupLine,
+    GroupRulebook,
+    GroupsOutlook,
+    after_placement,
+    explain_losses,
+    foresee_groups,
+    tell_cost,
+)
+from ft_rendezvous.core.groups import GroupRules
 from ft_rendezvous.core.model import Arrival, RequestKind, node_name
 from ft_rendezvous.core.roster import operator_names
-from ft_rendezvous.core.snapshot import Snapshot, find_parked, restore
+from ft_rendezvous.core.snapshot import Snapshot, find_finished, find_parked, restore, restore_groups
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
+from ft_rendezvous.text import count
 
-RULE_KEYS = ("nnodes", "segment", "unit_size", "ranks", "spread", "policy")
+RULE_KEYS = ("nnodes", "segment", "unit_size", "ranks", "spread", "policy", "group_size", "min_groups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +52,21 @@ def explain_placement(question: Question) -> Iterator[str]:
     settings = {key: value for key, value in snapshot.settings.items() if key in RULE_KEYS} | dict(question.rules)
     if "nnodes" not in settings:
         raise ConfigError(f"{question.source} does not say how many nodes train: pass --nnodes MIN:MAX")
-    rules = rules_from(*parse_nnodes(settings.pop("nnodes")), settings)
+    run = settings_from(*parse_nnodes(settings.pop("nnodes")), settings)
     try:
-        arrived, previous = restore(snapshot)
+        yield from (
+            _explain_groups(question, snapshot, run)
+            if run.group_size
+            else _explain_world(question, snapshot, run.placement_rules)
+        )
     except ValueError as error:
         raise ConfigError(f"{question.source}: {error}") from error
+
+
+def _explain_world(question: Question, snapshot: Snapshot, rules: PlacementRules) -> Iterator[str]:
+    arrived, previous = restore(snapshot)
     losses = [(loss, find_lost(loss, arrived)) for loss in question.losses]
-    refused = [name for name, arrival in arrived.items() if lacks_place(arrival.node, rules)]
-    if refused:
-        needed = " and ".join(["a domain"] * rules.needs_domain + ["a unit"] * rules.needs_unit)
-        names = ", ".join(node_name(arrived.pop(name).node) for name in refused)
-        yield f"refused, because every node needs {needed}: {names}"
+    yield from _refuse(arrived, rules)
     finished = sum(node.finished for node in snapshot.nodes)
     ends = f"the run fails, because {finished} finished and cannot train again" if finished else "the run waits"
     parked = find_parked(snapshot)
@@ -60,6 +76,46 @@ def explain_placement(question: Question) -> Iterator[str]:
         left = {name: arrival for name, arrival in arrived.items() if name not in lost}
         world = previous if outlook.world is None else outlook.world
         yield from _tell_loss(loss, len(lost), foresee(left, world, rules, parked), ends)
+
+
+def _explain_groups(question: Question, snapshot: Snapshot, run: RunSettings) -> Iterator[str]:
+    arrived, worlds = restore_groups(snapshot, run.group_size)
+    losses = [(loss, find_lost(loss, arrived)) for loss in question.losses]
+    yield from _refuse(arrived, run.placement_rules)
+    rules = GroupRulebook(
+        GroupRules(
+            placement=run.placement_rules,
+            wanted=run.wanted_groups,
+            min_groups=run.min_groups,
+            last_call_s=0.0,
+            settle_s=0.0,
+            join_s=0.0,
+            lease_s=0.0,
+        ),
+        run.later_placement_rules,
+    )
+    nodes = GroupedNodes(arrived, worlds, find_finished(snapshot), find_parked(snapshot))
+    outlook = foresee_groups(nodes, rules)
+    yield from _tell_groups(outlook, len(arrived), run.placement_rules)
+    if outlook.lack is not None:
+        return
+    yield ""
+    now = after_placement(nodes, outlook)
+    yield from explain_losses(now, outlook, rules)
+    for loss, lost in losses:
+        after = foresee_groups(now, rules, lost)
+        yield ""
+        yield f"without {loss} ({count(len(lost), 'node')}): {tell_cost(outlook, after)}"
+        yield from _group_table([line for line in after.lines if line.rank is not None and not line.is_kept])
+
+
+def _refuse(arrived: dict[str, Arrival], rules: PlacementRules) -> Iterator[str]:
+    """Take out the nodes that the run would refuse, and name them."""
+    refused = [name for name, arrival in arrived.items() if lacks_place(arrival.node, rules)]
+    if refused:
+        needed = " and ".join(["a domain"] * rules.needs_domain + ["a unit"] * rules.needs_unit)
+        names = ", ".join(node_name(arrived.pop(name).node) for name in refused)
+        yield f"refused, because every node needs {needed}: {names}"
 
 
 # --- rosters ----------------------------------------------------------------------------------------
@@ -137,7 +193,7 @@ def _may_shrink(trains: int, rules: PlacementRules) -> str:
 def _describe(rules: PlacementRules) -> str:
     """The rules that are not the defaults."""
     plain = PlacementRules(min_nodes=rules.min_nodes, max_nodes=rules.max_nodes)
-    names = ("policy", "segment", "unit_size", "ranks", "spread")
+    names = ("policy", "segment", "unit_size", "ranks", "spread", "group_size")
     changed = [f"{name}={getattr(rules, name)}" for name in names if getattr(rules, name) != getattr(plain, name)]
     return f" (--nnodes={rules.min_nodes}:{rules.max_nodes}{''.join(f' {text}' for text in changed)})"
 
@@ -156,16 +212,45 @@ def _tell_loss(loss: str, count: int, outlook: Outlook, ends: str) -> Iterator[s
     yield from _table(changed)
 
 
-def _table(lines: Sequence[PlacementLine]) -> Iterator[str]:
-    """Columns that are empty throughout are left out."""
-    if not lines:
+def _tell_groups(outlook: GroupsOutlook, node_count: int, rules: PlacementRules) -> Iterator[str]:
+    if outlook.lack is not None:
+        yield f"the run waits: {outlook.lack}"
         return
+    groups = count(len(outlook.worlds), "group")
+    yield f"{outlook.trains} of {node_count} nodes train in {groups} of {rules.group_size}{_describe(rules)}"
+    if outlook.restarts_all:
+        yield f"all groups restart together: {outlook.restarts_all}"
+    yield from (f"group {group} waits: {wait}" for group, wait in outlook.waits.items())
+    yield from (f"group {group} is dissolved: {reason}" for group, reason in outlook.dissolved.items())
+    yield from (f"group {group} is new" for group in outlook.formed)
+    yield ""
+    yield from _group_table(outlook.lines)
+
+
+def _group_table(lines: Sequence[GroupLine]) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = [("group", "rank", "node", "domain", "unit", "why")]
+    for line in lines:
+        place = ("-" if number is None else str(number) for number in (line.group, line.rank))
+        rows.append((*place, node_name(line.node), line.node.domain_id or "", line.node.unit_id or "", line.reason))
+    yield from _align(rows, numbers=2)
+
+
+def _table(lines: Sequence[PlacementLine]) -> Iterator[str]:
     rows = [("rank", "node", "domain", "unit", "why")]
     for line in lines:
         rank = "-" if line.rank is None else str(line.rank)
         rows.append((rank, node_name(line.node), line.node.domain_id or "", line.node.unit_id or "", str(line.reason)))
+    yield from _align(rows, numbers=1)
+
+
+def _align(rows: Sequence[tuple[str, ...]], numbers: int) -> Iterator[str]:
+    """Rows under their headings; the first columns are of numbers. Columns that are empty throughout are left out."""
+    if len(rows) == 1:
+        return
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
-    for rank, *others in zip(*columns, strict=True):
-        cells = [cell.ljust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        yield "  ".join([rank.rjust(widths[0]), *cells]).rstrip()
+    for row in zip(*columns, strict=True):
+        cells = enumerate(zip(row, widths, strict=True))
+        yield "  ".join(
+            cell.rjust(width) if place < numbers else cell.ljust(width) for place, (cell, width) in cells
+        ).rstrip()

@@ -103,7 +103,7 @@ def _carry_out(request: LaunchRequest, plan: Plan, allocation: Allocation | None
         print("\n".join(plan.lines()))
         return 0
     run = plan.run
-    spares = run.max_nodes - run.min_nodes
+    spares = run.node_count - run.min_nodes
     nodes = f"{run.min_nodes} active and {spares} spare nodes with {request.nproc_per_node} workers each"
     say(f"run {run.run_id}: {nodes}, store at {run.endpoint}, logs {plan.logs}")
     if plan.serve_elsewhere:

@@ -78,12 +78,19 @@ def ftr_drain(
     _operate("drain", endpoint, node, reason)
 
 
-def ftr_restart(endpoint: EndpointArgument, reason: ReasonOption = "") -> None:
-    """Restart all workers in a new cycle. No node is lost, and no failure is counted.
+def ftr_restart(
+    endpoint: EndpointArgument,
+    group: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Only replica group N. The others train on. [default: all workers]"),
+    ] = None,
+    reason: ReasonOption = "",
+) -> None:
+    """Restart all workers in a new cycle, or those of one replica group. No node is lost, and no failure is counted.
 
-    Exit code: 0 the next cycle is open, 1 no workers were training, 2 there is no such run.
+    Exit code: 0 the next cycle is open, 1 no workers were training or there is no such group, 2 there is no such run.
     """
-    _operate("restart", endpoint, "", reason)
+    _operate("restart", endpoint, "" if group is None else str(group), reason)
 
 
 def ftr_close(endpoint: EndpointArgument, reason: ReasonOption = "") -> None:
@@ -103,6 +110,7 @@ def ftr_explain(  # noqa: PLR0917
     unit_size: Annotated[
         int | None, typer.Option(metavar="N", help="N nodes of one unit train, or none of them.")
     ] = None,
+    group_size: Annotated[int | None, typer.Option(metavar="N", help="Replica groups of N nodes.")] = None,
     ranks: Annotated[Ranks | None, typer.Option(help="Whether survivors keep their ranks.")] = None,
     spread: Annotated[Spread | None, typer.Option(help="Which domains keep spares.")] = None,
     policy: Annotated[Policy | None, typer.Option(help="MIN nodes train, or as many as there are, up to MAX.")] = None,
@@ -125,13 +133,14 @@ def ftr_explain(  # noqa: PLR0917
     of the run or the file. `ftr docs placement` shows such a file.
 
     *spares cover any 2 nodes*: if any two nodes are lost together, the run goes on without waiting for a replacement.
+    In a run with replica groups, it shows instead what the loss of a node of each group would cost.
 
     Exit code: 0 also if the run would wait; 2 there is no such roster or run.
     """
     from ft_rendezvous.cli.explain import Question, explain_placement  # noqa: PLC0415
 
     given = {"nnodes": nnodes, "segment": segment, "unit_size": unit_size}
-    given |= {"ranks": ranks, "spread": spread, "policy": policy}
+    given |= {"group_size": group_size, "ranks": ranks, "spread": spread, "policy": policy}
     rules = {key: str(value) for key, value in given.items() if value is not None}
     with telling_errors("nothing was changed"):
         for line in explain_placement(Question(source, rules, lose or [], save)):

@@ -60,7 +60,14 @@ def run_serve(settings: Settings, log_level: str) -> int:
     try:
         path = settings.node.verdict_file
         verdict_path = Path(path) if path else None
-        host = serve(settings.run, settings.node.endpoint_port, verdict_path=verdict_path, state=settings.state)
+        node = settings.node
+        host = serve(
+            settings.run,
+            node.endpoint_port,
+            verdict_path=verdict_path,
+            state=settings.state,
+            advertised_addr=node.endpoint_host,
+        )
     except OSError as error:
         raise _cannot_listen(settings.node.endpoint_port, error) from error
     try:

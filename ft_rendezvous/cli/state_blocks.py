@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ft_rendezvous.doctor.node_names import fold_names
-from ft_rendezvous.state.model.records import Cycle, CycleStatus, Node, NodeRole, NodeStatus, Run
+from ft_rendezvous.state.model.records import Cycle, CycleStatus, Group, GroupStatus, Node, NodeRole, NodeStatus, Run
 from ft_rendezvous.state.model.run_state import NS
-from ft_rendezvous.state.model.wording import cause_in_words, local_time
+from ft_rendezvous.state.model.wording import cause_in_words, local_time, name_group
 from ft_rendezvous.state.read.log_reader import describe_missing
 from ft_rendezvous.state.read.sources import Picture
 from ft_rendezvous.text import clean, count, duration
@@ -38,6 +38,8 @@ STYLES = {
     "SCHEDULING": "bold yellow",
     "INITIALIZING": "bold yellow",
     "PENDING": "yellow",
+    "WAITING": "bold yellow",
+    "DISSOLVED": "red",
     "ALIVE": "green",
     "SUSPECT": "bold yellow",
     "DEAD": "red",
@@ -86,6 +88,7 @@ def blocks_of(picture: Picture, now_ns: int, is_every_node: bool = False) -> Ite
     yield TextLine(_name_and_detail(run), str(run.status))
     yield TextLine(_times(run, now_ns))
     yield from _arriving(picture)
+    yield from _groups(run)
     yield from _nodes(picture, now_ns, is_every_node)
     yield from _cycles(picture, now_ns)
     yield from _lost(run)
@@ -101,8 +104,9 @@ def headline(picture: Picture) -> str:
 
 
 def gathering(picture: Picture) -> tuple[int, int] | None:
-    """How many nodes have arrived of how many that are wanted; None while no cycle gathers nodes."""
-    if not picture.cycles or picture.cycles[-1].status is not CycleStatus.PENDING or picture.run.is_terminal():
+    """How many nodes have arrived of how many that are wanted; None while no cycle gathers the nodes of all groups."""
+    common = next((cycle for cycle in reversed(picture.cycles) if cycle.group is None), None)
+    if common is None or common.status is not CycleStatus.PENDING or picture.run.is_terminal():
         return None
     arrived = sum(1 for node in picture.nodes if node.role is NodeRole.ARRIVED and not node.is_terminal())
     return arrived, picture.run.wanted
@@ -134,25 +138,58 @@ def _arriving(picture: Picture) -> Iterator[Block]:
         yield Bar(label, min(arrived, wanted), wanted)
 
 
+def _groups(run: Run) -> Iterator[Block]:
+    """The replica groups, if the run has any; of many, those that are not well."""
+    if not run.groups:
+        return
+    shown = run.groups
+    if len(shown) > FEW:
+        shown = tuple(group for group in shown if group.status is not GroupStatus.RUNNING)[:UNWELL_SHOWN]
+    rest = len(run.groups) - len(shown)
+    headings = (">group", "status", ">cycle", ">nodes", ">restarts", ">trained", ">lost", "last restarted because")
+    tail = f"and {count(rest, 'more group')}" + (", all of them running" * _are_running(run, shown)) if rest else ""
+    yield Grid(count(len(run.groups), "group"), headings, [_group_cells(group) for group in shown], tail)
+
+
+def _are_running(run: Run, shown: Sequence[Group]) -> bool:
+    return all(group.status is GroupStatus.RUNNING for group in run.groups if group not in shown)
+
+
+def _group_cells(group: Group) -> tuple[str, ...]:
+    is_dissolved = group.status is GroupStatus.DISSOLVED
+    return (
+        str(group.group),
+        str(group.status),
+        str(group.cycle_id),
+        "" if is_dissolved else f"{group.live} of {group.wanted}",
+        str(group.restarts or ""),
+        duration(group.trained_s),
+        duration(group.lost_s) if group.lost_s else "",
+        clean("; ".join(filter(None, (group.why_text if group.restarts else "", group.status_detail)))),
+    )
+
+
 def _nodes(picture: Picture, now_ns: int, is_every_node: bool) -> Iterator[Block]:
+    has_groups = bool(picture.run.groups)
     live = [node for node in picture.nodes if not node.is_terminal()]
     dead = [node for node in picture.nodes if node.is_terminal()]
     if picture.run.is_terminal():
         # All nodes leave when a run ends: only those that did not end well are of interest.
         dead = [node for node in dead if not _ended_well(node)]
     if is_every_node:
-        yield _each("nodes", picture.nodes, now_ns)
+        yield _each("nodes", picture.nodes, now_ns, has_groups=has_groups)
         return
     if len(live) <= FEW:
         is_vanished = picture.run.is_terminal() and picture.run.verdict is None
-        yield from _some("nodes, as last known" if is_vanished else "nodes", sorted(live, key=_rank_first), now_ns, FEW)
+        title = "nodes, as last known" if is_vanished else "nodes"
+        yield from _some(title, sorted(live, key=_rank_first), now_ns, FEW, has_groups)
     else:
         yield _counted(live)
         unwell = [
             node for node in live if node.status is NodeStatus.SUSPECT or node.failure_count or node.status_detail
         ]
-        yield from _some("nodes that are not well", unwell, now_ns, UNWELL_SHOWN)
-    yield from _some("nodes that have ended, newest first", dead[::-1], now_ns, DEAD_SHOWN)
+        yield from _some("nodes that are not well", unwell, now_ns, UNWELL_SHOWN, has_groups)
+    yield from _some("nodes that have ended, newest first", dead[::-1], now_ns, DEAD_SHOWN, has_groups)
 
 
 def _ended_well(node: Node) -> bool:
@@ -164,19 +201,26 @@ def _has_rank(node: Node) -> bool:
     return node.group_rank is not None and node.role not in (NodeRole.HOT_SPARE, NodeRole.STANDBY)
 
 
-def _rank_first(node: Node) -> tuple[bool, int]:
-    return (False, node.group_rank or 0) if _has_rank(node) else (True, node.joined_ns)
+def _rank_first(node: Node) -> tuple[bool, int, int]:
+    return (False, node.group or 0, node.group_rank or 0) if _has_rank(node) else (True, node.joined_ns, 0)
 
 
-def _some(title: str, nodes: Sequence[Node], now_ns: int, most: int) -> Iterator[Block]:
+def _some(title: str, nodes: Sequence[Node], now_ns: int, most: int, has_groups: bool) -> Iterator[Block]:
     if nodes:
         rest = len(nodes) - most
-        yield _each(title, nodes[:most], now_ns, f"and {rest:,} more: --nodes shows all" if rest > 0 else "")
+        tail = f"and {rest:,} more: --nodes shows all" if rest > 0 else ""
+        yield _each(title, nodes[:most], now_ns, tail, has_groups=has_groups)
 
 
-def _each(title: str, nodes: Sequence[Node], now_ns: int, tail: str = "") -> Grid:
-    headings = (">rank", "node", "domain", "role", "status", "last beat", ">failures", "")
-    return Grid(title, headings, [_node_cells(node, now_ns) for node in nodes], tail)
+def _each(title: str, nodes: Sequence[Node], now_ns: int, tail: str = "", *, has_groups: bool) -> Grid:
+    headings: tuple[str, ...] = (">rank", "node", "domain", "role", "status", "last beat", ">failures", "")
+    rows = [_node_cells(node, now_ns) for node in nodes]
+    if has_groups:
+        groups = ["" if node.group is None else str(node.group) for node in nodes]
+        return Grid(
+            title, (">group", *headings), [(group, *row) for group, row in zip(groups, rows, strict=True)], tail
+        )
+    return Grid(title, headings, rows, tail)
 
 
 def _node_cells(node: Node, now_ns: int) -> tuple[str, ...]:
@@ -255,7 +299,7 @@ def _cycles(picture: Picture, now_ns: int) -> Iterator[Block]:
     if picture.cycles:
         shown = picture.cycles[: -CYCLES_LISTED - 1 : -1]
         rest = len(picture.cycles) - len(shown)
-        headings = (
+        headings: tuple[str, ...] = (
             ">cycle",
             "opened",
             "status",
@@ -267,9 +311,11 @@ def _cycles(picture: Picture, now_ns: int) -> Iterator[Block]:
             "opened because",
         )
         tail = f"and {count(rest, 'older cycle')}" if rest else ""
-        yield Grid(
-            "cycles, newest first", headings, [_cycle_cells(cycle, picture.run, now_ns) for cycle in shown], tail
-        )
+        rows = [_cycle_cells(cycle, picture.run, now_ns) for cycle in shown]
+        if picture.run.groups:
+            headings = (headings[0], ">group", *headings[1:])
+            rows = [(row[0], name_group(cycle), *row[1:]) for cycle, row in zip(shown, rows, strict=True)]
+        yield Grid("cycles, newest first", headings, rows, tail)
 
 
 def _cycle_cells(cycle: Cycle, run: Run, now_ns: int) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ class Remark(NamedTuple):
 
 def remark_on(run: RunSettings) -> Iterator[Remark]:
     """The settings without effect, each with what the user can do."""
-    if run.policy is Policy.FIXED and run.grow is not Grow.NOW:
+    if run.policy is Policy.FIXED and run.grow is not Grow.NOW and not run.group_size:
         yield Remark(f"grow={run.grow} has no effect with policy=fixed", "set policy=elastic, or leave grow out")
     if run.policy is Policy.ELASTIC and run.min_nodes == run.max_nodes:
         yield Remark(
@@ -41,4 +41,22 @@ def remark_on(run: RunSettings) -> Iterator[Remark]:
             "leave it out, or one of the others",
         )
     if run.crash_loop == 0 and run.crash_loop_s != RunSettings.crash_loop_s:
-        yield Remark(f"crash_loop_s={run.crash_loop_s:g} has no effect with crash_loop=0", "leave one of them out")
+        limits = "crash_loop=0" + (" and max_group_failures=0" if run.group_size else "")
+        if not (run.group_size and run.max_group_failures):
+            yield Remark(f"crash_loop_s={run.crash_loop_s:g} has no effect with {limits}", "leave one of them out")
+    yield from _remark_on_groups(run)
+
+
+def _remark_on_groups(run: RunSettings) -> Iterator[Remark]:
+    if run.group_size and run.grow is not Grow.NOW:
+        yield Remark(f"grow={run.grow} has no effect with group_size", "leave it out: a new group restarts no other")
+    if run.group_size:
+        return
+    unused = ["lighthouse"] if run.has_lighthouse else []
+    unused += [
+        f"{key}={getattr(run, key)}"
+        for key in ("min_groups", "max_group_failures")
+        if getattr(run, key) != getattr(RunSettings, key)
+    ]
+    for setting in unused:
+        yield Remark(f"{setting} has no effect without group_size", "set group_size, or leave it out")

@@ -24,6 +24,11 @@ def log_level(env: Mapping[str, str] | None = None) -> str:
     return (os.environ if env is None else env).get("FT_LOGLEVEL", "INFO").upper()
 
 
+def torchft_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the user has set for torchft."""
+    return {name: value for name, value in (os.environ if env is None else env).items() if name.startswith("TORCHFT_")}
+
+
 def caught_signals(env: Mapping[str, str] | None = None) -> list[signal.Signals]:
     """The signals at which torch's agent stops its workers and leaves."""
     env = os.environ if env is None else env

@@ -90,6 +90,22 @@ class RunSettings:
     crash_loop_s: float = setting(
         "crash_loop_s", 30.0, "How long the start of a cycle is, for `crash_loop`, in seconds."
     )
+    group_size: int = setting(
+        "group_size",
+        0,
+        "Nodes of a replica group, which seals and restarts for itself; see `ftr docs replica-groups`. 0: one group.",
+    )
+    min_groups: int = setting(
+        "min_groups", 1, "With fewer groups than this, the run waits `join_timeout` for nodes and then fails."
+    )
+    max_group_failures: int = setting(
+        "max_group_failures",
+        3,
+        "All groups restart when one of them failed this often in a row within `crash_loop_s` of its start. 0: never.",
+    )
+    has_lighthouse: bool = setting(
+        "lighthouse", False, "Whether the store host runs a torchft lighthouse for the groups."
+    )
     drain_grace_s: float = setting(
         "drain_grace_s", 60.0, "How long a draining node still trains, unless a worker calls at_checkpoint() earlier."
     )
@@ -136,6 +152,7 @@ class RunSettings:
             )
 
         self._check_blocks()
+        self._check_groups()
         for key, source in (("domain_from", self.domain_from), ("unit_from", self.unit_from)):
             if source is not None:
                 topology.split_source(key, source)
@@ -148,14 +165,61 @@ class RunSettings:
             raise ConfigError(
                 f"unit_size={self.unit_size} is not a multiple of segment={self.segment}: a unit holds whole segments"
             )
+        self._check_blocks_of_groups()
         rules = self.placement_rules
         if self.min_nodes % rules.block:
             key = "unit_size" if rules.needs_unit else "segment"
-            works = -(-self.min_nodes // rules.block) * rules.block
             raise ConfigError(
                 f"{key}={rules.block} does not divide MIN of --nnodes={self.min_nodes}:{self.max_nodes}: "
-                f"make it --nnodes={works}:{max(works, self.max_nodes)}, for example"
+                f"make it {self._nnodes_that_work()}, for example"
             )
+
+    def _check_blocks_of_groups(self) -> None:
+        size = self.group_size
+        if size and self.unit_size > 1:
+            raise ConfigError(f"unit_size={self.unit_size} and group_size={size} exclude each other: leave one out")
+        if size and size % self.segment and self.segment % size:
+            raise ConfigError(
+                f"segment={self.segment} neither divides group_size={size} nor is a multiple of it: a segment is a "
+                "part of a group, or holds whole groups"
+            )
+
+    def _nnodes_that_work(self) -> str:
+        """The next larger numbers of nodes that hold whole blocks and groups."""
+        step, size = self.placement_rules.step, self.group_size or 1
+        least = -(-self.min_nodes // step) * step
+        return f"--nnodes={least}:{max(least, -(-self.max_nodes // size) * size)}"
+
+    def _check_groups(self) -> None:
+        size, nnodes = self.group_size, f"--nnodes={self.min_nodes}:{self.max_nodes}"
+        if not size:
+            return
+        if self.min_nodes % size or self.max_nodes % size:
+            raise ConfigError(
+                f"group_size={size} does not divide both numbers of {nnodes}: make it {self._nnodes_that_work()}, "
+                "for example"
+            )
+        if not 1 <= self.min_groups <= self.min_nodes // size:
+            raise ConfigError(
+                f"min_groups={self.min_groups} is not between 1 and {self.min_nodes // size}, the groups of {nnodes} "
+                f"with group_size={size}"
+            )
+
+    @property
+    def wanted_groups(self) -> int:
+        """How many groups the run forms if there are nodes for them."""
+        most = self.max_nodes if self.policy is Policy.ELASTIC else self.min_nodes
+        return most // self.group_size if self.group_size else 1
+
+    @property
+    def later_placement_rules(self) -> PlacementRules:
+        """The rules of a common cycle after the first: groups that lack nodes are filled later."""
+        rules = self.placement_rules
+        if not self.group_size:
+            return rules
+        least = -(-self.min_groups * self.group_size // rules.step) * rules.step
+        most = self.wanted_groups * self.group_size
+        return dataclasses.replace(rules, min_nodes=min(least, most), largest=most, policy=Policy.ELASTIC)
 
     @property
     def placement_rules(self) -> PlacementRules:
@@ -167,6 +231,7 @@ class RunSettings:
             ranks=self.ranks,
             spread=self.spread,
             policy=self.policy,
+            group_size=self.group_size,
         )
 
     @property
@@ -187,6 +252,7 @@ class RunSettings:
             quarantine_s=self.quarantine_s,
             crash_loop=self.crash_loop,
             crash_loop_s=self.crash_loop_s,
+            max_group_failures=self.max_group_failures,
         )
 
     @property
@@ -340,10 +406,9 @@ def parse_settings(
     return Settings(run=run, node=node, state=state)
 
 
-def rules_from(min_nodes: int, max_nodes: int, conf: Mapping[str, Any]) -> PlacementRules:
-    """Placement rules without a run, checked like those of a run."""
-    values = values_for(RunSettings, conf)
-    return RunSettings(run_id="none", min_nodes=min_nodes, max_nodes=max_nodes, **values).placement_rules
+def settings_from(min_nodes: int, max_nodes: int, conf: Mapping[str, Any]) -> RunSettings:
+    """The settings of a run that is only thought of, checked like those of a run."""
+    return RunSettings(run_id="none", min_nodes=min_nodes, max_nodes=max_nodes, **values_for(RunSettings, conf))
 
 
 def differing_keys(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

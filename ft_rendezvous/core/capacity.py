@@ -35,7 +35,7 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRules:
-    """The settings that a placement depends on. World sizes are multiples of `block`."""
+    """The settings that a placement depends on. World sizes are multiples of `step`."""
 
     min_nodes: int
     max_nodes: int
@@ -44,6 +44,15 @@ class PlacementRules:
     ranks: Ranks = Ranks.STICKY
     spread: Spread = Spread.NONE
     policy: Policy = Policy.FIXED
+    group_size: int = 0
+    """Nodes of a replica group. 0: all nodes are one group."""
+    largest: int | None = None
+    """The largest elastic world, if that is less than MAX."""
+
+    @property
+    def step(self) -> int:
+        """Worlds grow and shrink by this many nodes: by whole blocks, and by whole groups."""
+        return max(self.block, self.group_size)
 
     @property
     def block(self) -> int:
@@ -64,8 +73,8 @@ class PlacementRules:
 
     def world_size(self, capacity: int) -> int:
         """The largest allowed world for a capacity. 0 if no world is possible."""
-        most = self.max_nodes if self.policy is Policy.ELASTIC else self.min_nodes
-        size = min(most, capacity) // self.block * self.block
+        most = (self.largest or self.max_nodes) if self.policy is Policy.ELASTIC else self.min_nodes
+        size = min(most, capacity) // self.step * self.step
         return size if size >= self.min_nodes else 0
 
 

@@ -38,6 +38,8 @@ class Fence:
     reason: str
     silent_s: float = 0.0
     """Seconds since its last beat."""
+    cycle_id: int | None = None
+    """The cycle in which it trained, if that is not the last common one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,9 @@ class NodeUnfit:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten:
-    """A worker of the current cycle has written a checkpoint."""
+    """A worker of a group's current cycle has written a checkpoint."""
+
+    group: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,3 +274,67 @@ def summarize(
         ),
         least=rules.min_nodes if len(placement.ranks) > rules.min_nodes else None,
     )
+
+
+def summarize_groups(
+    placement: Placement,
+    arrived: Mapping[str, Arrival],
+    worlds: Mapping[int, Sequence[Arrival]],
+    rules: PlacementRules,
+    spare_count: int,
+) -> GroupSummary:
+    """The placement of one group, or of all groups, in one line. `worlds` are the last worlds of the groups."""
+    was_at = {seat.incarnation: (group, rank) for group, seats in worlds.items() for rank, seat in enumerate(seats)}
+    seats = [(group, rank, name) for group, names in placement.by_group() for rank, name in enumerate(names)]
+    others = [(group, rank, name) for group, rank, name in seats if was_at.get(name) != (group, rank)]
+    moved = sum(name in was_at for _, _, name in others)
+    changes = [
+        f"group {group} rank {rank} {node_name(arrived[name].node)}, "
+        f"{why_in_group(group, rank, arrived[name], worlds, was_at, rules)}"
+        for group, rank, name in islice(others if worlds else [], NAMED)
+    ]
+    return GroupSummary(
+        kept=len(seats) - len(others),
+        moved=moved,
+        new=len(others) - moved,
+        benched=sum(name in was_at for name in placement.standbys),
+        changes=tuple(changes),
+        spare_count=spare_count,
+    )
+
+
+def why_in_group(  # noqa: PLR0917
+    group: int,
+    rank: int,
+    arrival: Arrival,
+    worlds: Mapping[int, Sequence[Arrival]],
+    was_at: Mapping[str, tuple[int, int]],
+    rules: PlacementRules,
+) -> str:
+    """Why a node has a rank of a group that it did not have before."""
+    before = was_at.get(arrival.incarnation)
+    if before is not None:
+        return f"had group {before[0]} rank {before[1]}"
+    return str(_why_here(rank, arrival, worlds.get(group, ()), {}, {}, rules))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """What a placement of groups changed, and how many nodes stand by."""
+
+    kept: int
+    moved: int
+    """Number of nodes of the last worlds that have another group or rank now."""
+    new: int
+    benched: int
+    """Number of nodes of the last worlds that stand by now."""
+    changes: tuple[str, ...]
+    spare_count: int
+
+    @property
+    def effect(self) -> str:
+        """How many losses the spares cover now, and who has which rank for what reason."""
+        more = self.moved + self.new - len(self.changes)
+        changes = "; ".join(self.changes) + (f" and {more} more" if more else "")
+        spares = "1 node stands" if self.spare_count == 1 else f"{self.spare_count or 'no'} nodes stand"
+        return f"{spares} by for any group" + (f": {changes}" if self.changes else "")

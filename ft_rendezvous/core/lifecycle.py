@@ -10,6 +10,9 @@ role at a time. Every change goes through a table. A pair that is not in the tab
                  │                    └──seal──▶ standby│
                  └────────────── open ──────────┘      open
                  ◀───── missed the seal ── awaited ◀────┘   (awaited ──arrive──▶ arrived)
+
+With replica groups, an arrival stands: a node that came too late for a seal stands by, and the seal of a group may
+place any standby. Only a common cycle makes the standbys arrive again.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ class NodeStep(StrEnum):
     """The cycle was sealed, and this node got no rank."""
     FINISH = "finish"
     REOPEN = "reopen"
+    STAND_BY = "stand by"
+    """It arrived, and waits for a place in any group."""
 
 
 ROLE_TABLE: dict[tuple[Role, NodeStep], Role] = {
@@ -76,6 +81,12 @@ ROLE_TABLE: dict[tuple[Role, NodeStep], Role] = {
     # Its workers ended well while the coordinator was opening the next cycle.
     (Role.AWAITED, NodeStep.FINISH): Role.FINISHED,
     (Role.AWAITED, NodeStep.PASS_OVER): Role.HOT_SPARE,
+    (Role.HOT_SPARE, NodeStep.STAND_BY): Role.STANDBY,
+    (Role.STANDBY, NodeStep.PLACE): Role.ACTIVE,
+    (Role.STANDBY, NodeStep.WITHDRAW): Role.HOT_SPARE,
+    # A common cycle opens while the cycle of a group is open.
+    (Role.ARRIVED, NodeStep.REOPEN): Role.AWAITED,
+    (Role.AWAITED, NodeStep.REOPEN): Role.AWAITED,
     (Role.FINISHED, NodeStep.PASS_OVER): Role.FINISHED,
     (Role.FINISHED, NodeStep.REOPEN): Role.FINISHED,
 }

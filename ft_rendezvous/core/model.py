@@ -5,17 +5,17 @@ Pure data. Everything that goes through the store is a msgspec struct, so that d
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-STORE_FORMAT: Final = 4
-"""Version of all data in the store. A record of another version is refused."""
+from ft_rendezvous.text import NAMED, count
 
-GROUP = "0"
-"""The one replica group of a run. Keys carry it, so that more groups need no new layout."""
+STORE_FORMAT: Final = 5
+"""Version of all data in the store. A record of another version is refused."""
 
 
 class Outcome(StrEnum):
@@ -76,7 +76,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_
     Records are arrays without field names: that halves the bytes, and the coordinator reads all of them.
     """
 
-    v: Literal[4] = STORE_FORMAT
+    v: Literal[5] = STORE_FORMAT
     cycle_id: int
     incarnation: Incarnation
 
@@ -136,7 +136,8 @@ class Request(Record, frozen=True, kw_only=True, tag="request"):
 
     kind: RequestKind
     target: str = ""
-    """The node to drain: an infra rank, an address or `address:pid`. Empty: the node that wrote the request."""
+    """The node to drain: an infra rank, an address or `address:pid`. Empty: the node that wrote the request. Of a
+    restart: the number of a group, or empty for all groups."""
     reason: str = ""
 
 
@@ -219,7 +220,56 @@ class WorldGrows(Why, frozen=True, tag="world_grows"):
         return f"the world can grow from {self.was} to {self.to} nodes"
 
 
-AnyWhy = FirstCycle | WorkersFailed | NodesLost | NodeLeft | RestartRequested | NodesDrain | WorldGrows
+class NoGroupTrains(Why, frozen=True, tag="no_group_trains"):
+    """All groups restart together."""
+
+    groups: tuple[int, ...]
+    """The groups that ended just now."""
+    first: str
+    """Why the first of them ended."""
+
+    def __str__(self) -> str:
+        return f"no group trains any more: {group_names(self.groups)} ended, the first because {self.first}"
+
+
+class GroupFailsAgain(Why, frozen=True, tag="group_fails_again"):
+    """All groups restart together, because restarts of one group did not help."""
+
+    group: int
+    times: int
+
+    def __str__(self) -> str:
+        return f"group {self.group} failed {self.times} times in a row soon after its start"
+
+
+class GroupForms(Why, frozen=True, tag="group_forms"):
+    """Nodes that stand by form a group."""
+
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"{count(self.nodes, 'node')} {'stands' if self.nodes == 1 else 'stand'} by that no other group lacks"
+
+
+AnyWhy = (
+    FirstCycle
+    | WorkersFailed
+    | NodesLost
+    | NodeLeft
+    | RestartRequested
+    | NodesDrain
+    | WorldGrows
+    | NoGroupTrains
+    | GroupFailsAgain
+    | GroupForms
+)
+
+
+def group_names(groups: Sequence[int]) -> str:
+    """Groups by name, the first few."""
+    named = ", ".join(map(str, groups[:NAMED]))
+    rest = len(groups) - NAMED
+    return f"group{'' if len(groups) == 1 else 's'} {named}" + (f" and {rest} more" if rest > 0 else "")
 
 
 # --- what the coordinator publishes -----------------------------------------------------------------
@@ -234,6 +284,10 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True, tag="opened"):
     channels: int
     """In how many copies each event is published. The number does not change in a run."""
     why: AnyWhy
+    log_id: int
+    """The cycle whose log holds the records of this cycle: this cycle, or the last common one before it."""
+    group: int | None = None
+    """The group that this cycle is of. None: of all groups, or the run has only one."""
 
 
 class WorkerRanks(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -246,20 +300,33 @@ class WorkerRanks(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Seat(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One node's part in a sealed cycle. `rank` is None for a standby."""
+    """One node's part in a sealed cycle. `rank` is None for a standby. Ranks are those in the node's group."""
 
     rank: int | None
     workers: WorkerRanks | None = None
+    group: int = 0
+
+
+class Master(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where the workers of one group meet."""
+
+    addr: str
+    port: int
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="sealed"):
     no: int
     cycle_id: int
     world_size: int
+    """Nodes of a group."""
     counted: int
     """Number of arrivals at the seal. An arrival with a higher number came after the seal."""
-    master_addr: str
-    master_port: int
+    masters: dict[int, Master]
+    """Where the workers of each group meet that this seal places."""
+    group: int | None = None
+    """The group that the cycle is of. None: of all groups, or the run has only one."""
+    group_count: int = 1
+    """How many groups the run has or wants, whichever is more: no group has a higher number."""
     seats: dict[str, Seat] = {}
     """The seats of this copy's channel. The head has none."""
 
@@ -277,6 +344,8 @@ class Called(msgspec.Struct, frozen=True, kw_only=True, tag="called"):
     draining: tuple[str, ...]
     """The incarnations that are asked to give up their places."""
     reason: str
+    group: int | None = None
+    """The group whose next cycle is meant. None: of all nodes, or the run has one group."""
 
 
 AnyEvent = Opened | Sealed | Called | Closed
@@ -294,6 +363,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cycle_id(self) -> int:
         return self.opened.cycle_id
+
+    def group_of(self, incarnation: str) -> int | None:
+        """The group in which the last seal gave a node a rank; None if it did not."""
+        seat = self.sealed.seats.get(incarnation) if self.sealed is not None else None
+        return seat.group if seat is not None and seat.rank is not None else None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -313,11 +387,54 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     epoch: str
     settings: dict[str, str]
     view: View
+    """The last common cycle, and the number of the last event."""
+    seals: tuple[tuple[int, int], ...] = ()
+    """The seals of single groups that a newcomer may have a seat in: number of the event, and arrivals counted."""
+    lighthouse: str = ""
+    """The address of the run's torchft lighthouse, if it has one."""
 
 
 def fold(view: View, event: AnyEvent) -> View:
-    """The view after one more event."""
+    """The view of the run after one more event: what concerns a single group only counts."""
     assert event.no == view.no + 1, f"event {event.no} after {view.no}"
+    if isinstance(event, Opened | Sealed) and event.group is not None:
+        return msgspec.structs.replace(view, no=event.no)
+    return _take_in(view, event)
+
+
+def fold_for(view: View, event: AnyEvent, incarnation: str) -> View:
+    """A node's own view after one more event.
+
+    An opening of a group concerns the nodes that its last seal has placed, even if they have not started yet. A seal of
+    a group concerns them, and the nodes that it gives a rank. A call concerns the nodes of its cycle, and those that it
+    asks to go.
+    """
+    assert event.no == view.no + 1, f"event {event.no} after {view.no}"
+    if isinstance(event, Opened) and event.group is not None and view.group_of(incarnation) != event.group:
+        return msgspec.structs.replace(view, no=event.no)
+    if isinstance(event, Called) and incarnation not in event.draining:
+        is_of_other = event.group is not None and event.group != view.group_of(incarnation)
+        if is_of_other or event.cycle_id != view.cycle_id:
+            return msgspec.structs.replace(view, no=event.no)
+    if isinstance(event, Sealed) and event.group is not None:
+        if is_placed(event, incarnation):
+            # The opening of that cycle did not concern this node. It differs from the last one that did in these.
+            opened = msgspec.structs.replace(view.opened, cycle_id=event.cycle_id, group=event.group)
+            return View(no=event.no, opened=opened, sealed=event, closed=view.closed)
+        # The group may have opened anew since this node heard of its opening: its seal ends the wait all the same.
+        awaits_seal = view.opened.group == event.group and view.sealed is None
+        if not awaits_seal:
+            return msgspec.structs.replace(view, no=event.no)
+    return _take_in(view, event)
+
+
+def is_placed(sealed: Sealed, incarnation: str) -> bool:
+    """Whether a seal gives a node a rank. Only the copy of the node's channel knows."""
+    seat = sealed.seats.get(incarnation)
+    return seat is not None and seat.rank is not None
+
+
+def _take_in(view: View, event: AnyEvent) -> View:
     match event:
         case Opened():
             return View(no=event.no, opened=event)
@@ -337,7 +454,16 @@ class Placement:
     """Incarnations by rank, and the incarnations that arrived and were not placed."""
 
     ranks: tuple[str, ...]
+    """One group after the other, all of the same size."""
     standbys: tuple[str, ...]
+    groups: tuple[int, ...] = (0,)
+    """The groups, in the order of `ranks`."""
+
+    def by_group(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Each group with its incarnations by rank."""
+        size = len(self.ranks) // len(self.groups)
+        for index, group in enumerate(self.groups):
+            yield group, self.ranks[index * size : (index + 1) * size]
 
 
 def node_key(node: NodeInfo) -> str:

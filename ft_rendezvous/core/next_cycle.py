@@ -94,7 +94,7 @@ def decide_move(world: World, now: float, grow: Grow) -> MoveDecision:
             return Close(Verdict(VerdictKind.CANCELLED, "drained: too few nodes would remain", is_retryable=True))
         return Close(Verdict(VerdictKind.SUCCEEDED))
     if world.troubles:
-        return OpenNext(_cause(world.troubles))
+        return OpenNext(find_cause(world.troubles))
     if drain is not None and drain.nodes and drain.is_covered and (world.is_at_checkpoint or now >= drain.due_at):
         return OpenNext(NodesDrain(drain.nodes[:NAMED], len(drain.nodes)))
     if growth is not None and grow is not Grow.NEXT and now >= growth.due_at:
@@ -105,7 +105,8 @@ def decide_move(world: World, now: float, grow: Grow) -> MoveDecision:
     return Stay()
 
 
-def _cause(troubles: Sequence[AnyWhy]) -> AnyWhy:
+def find_cause(troubles: Sequence[AnyWhy]) -> AnyWhy:
+    """Why a world ends: its first trouble. Losses that were read together are named together."""
     first = troubles[0]
     if not isinstance(first, NodesLost):
         return first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ft_rendezvous.core.model import Sealed, Seat, Verdict, View
@@ -79,29 +80,38 @@ def decide_step(view: View, mine: Progress, incarnation: str, is_draining: bool)
     cycle_id = view.cycle_id
     must_report = mine.trained_in == cycle_id and mine.reported_in < cycle_id
     if is_draining and not must_report:
-        # A node that held a place stays until another node has it.
+        # A node that held a place stays until another node has it. With groups, it goes when its group has opened its
+        # next cycle: the group may be given up, and then it hears of no seal.
         is_replaced = view.sealed is not None and view.sealed.cycle_id > mine.trained_in
-        return GiveUpPlace() if mine.trained_in == 0 or is_replaced else Park()
-    if mine.arrived_in < cycle_id:
-        return Arrive(cycle_id)
+        has_no_place = view.opened.group is not None and view.cycle_id > mine.trained_in
+        return GiveUpPlace() if mine.trained_in == 0 or is_replaced or has_no_place else Park()
     if mine.trained_in == cycle_id:
         return ReportFailure(cycle_id) if must_report else Park()
+    # With groups, a node that stands by is placed in cycles that it did not arrive in.
     seat = view.sealed.seats.get(incarnation) if view.sealed is not None else None
-    if view.sealed is not None and seat is not None and seat.rank is not None:
+    has_arrived = mine.arrived_in == cycle_id or view.opened.group is not None
+    if view.sealed is not None and seat is not None and seat.rank is not None and has_arrived:
         return TakeSeat(view.sealed, seat)
-    return Park()
+    return Arrive(cycle_id) if mine.arrived_in < cycle_id else Park()
 
 
-def watch_from(head: View, arrived_in: int, seq: int) -> View:
-    """The view from which a new node follows events. It has read the head after its arrival.
+def find_seals(head: View, arrived_in: int, seq: int, seals: Sequence[tuple[int, int]] = ()) -> list[int]:
+    """The events that may hold the seat of a new node, in their order. It has read the head after its arrival.
 
-    The head has no seats. If the seal counts this node's arrival, its seat is in the event of the seal. The coordinator
-    keeps that event until this node has read it. So the node starts just before it.
+    The head has no seats. If a seal counts this node's arrival, its seat is in the event of the seal. `seals` are those
+    of single groups: the numbers of their events, and the arrivals they have counted.
     """
     sealed = head.sealed
-    if sealed is None or head.closed is not None or sealed.cycle_id != arrived_in or seq > sealed.counted:
+    if sealed is None or head.closed is not None or sealed.cycle_id != arrived_in:
+        return []
+    return [no for no, counted in ((sealed.no, sealed.counted), *sorted(seals)) if seq <= counted]
+
+
+def watch_from(head: View, seal_no: int | None) -> View:
+    """The view from which a new node follows events: just before the seal that may have its seat, if there is one."""
+    if seal_no is None or head.sealed is None:
         return head
-    return View(no=sealed.no - 1, opened=head.opened)
+    return View(no=seal_no - 1, opened=head.opened, sealed=head.sealed if seal_no > head.sealed.no else None)
 
 
 def is_superseded(view: View, cycle_id: int) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
 from itertools import islice
 
@@ -64,7 +64,7 @@ def bench(placement: Placement, arrivals: Mapping[str, Arrival]) -> Placement:
     """The same ranks. All other arrivals are standbys, also those that were no candidates."""
     placed = set(placement.ranks)
     rest = [arrival for incarnation, arrival in arrivals.items() if incarnation not in placed]
-    return Placement(placement.ranks, tuple(arrival.incarnation for arrival in in_topology_order(rest)))
+    return replace(placement, standbys=tuple(arrival.incarnation for arrival in in_topology_order(rest)))
 
 
 # --- topology order ---------------------------------------------------------------------------------

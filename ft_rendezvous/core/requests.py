@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from ft_rendezvous.core.lifecycle import Phase
-from ft_rendezvous.core.model import Answer, Request, RequestKind, Verdict
+from ft_rendezvous.core.model import Answer, Request, RequestKind, Verdict, group_names
 from ft_rendezvous.core.next_cycle import DrainState
 from ft_rendezvous.text import NAMED
 
@@ -27,6 +28,8 @@ class Standing:
     """Names of the live nodes that a drain request means and that do not drain yet."""
     roster: str = ""
     """The list of nodes, if the request asks for it."""
+    groups: Mapping[int, str] | None = None
+    """The groups, and why each of them cannot restart; empty if it can. None if the run has only one."""
 
 
 def decide_request(request: Request, run: Standing) -> Answer:
@@ -51,7 +54,22 @@ def _judge(request: Request, run: Standing) -> tuple[bool, str]:
             return True, f"asked to go: {', '.join(run.found[:NAMED])}"
         case RequestKind.RESTART if run.phase is not Phase.SEALED:
             return False, f"cycle {run.cycle_id} is not sealed yet: no workers run that could restart"
+        case RequestKind.RESTART if request.target:
+            return _judge_group(request.target, run.groups)
         case RequestKind.RESTART if run.drain is not None and not run.drain.is_covered:
             return False, "a node drains and no other node can take its place: a restart would end the run"
+        case RequestKind.RESTART if run.groups is not None:
+            return True, "all groups restart"
         case RequestKind.RESTART:
             return True, f"cycle {run.cycle_id} ends, the next one opens"
+
+
+def _judge_group(target: str, groups: Mapping[int, str] | None) -> tuple[bool, str]:
+    if groups is None:
+        return False, "this run has one group: restart it without naming a group"
+    obstacles = {str(group): obstacle for group, obstacle in groups.items()}
+    if target not in obstacles:
+        return False, f"there is no group {target!r}: the run has {group_names(sorted(groups))}"
+    if obstacles[target]:
+        return False, f"group {target} cannot restart: {obstacles[target]}"
+    return True, f"group {target} restarts, the others train on"

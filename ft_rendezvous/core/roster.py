@@ -6,8 +6,7 @@ All values are updated step by step, so that a record costs the same with ten no
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -47,6 +46,7 @@ from ft_rendezvous.core.model import (
 )
 from ft_rendezvous.core.placement import choose_candidates
 from ft_rendezvous.core.recent import RecentNames
+from ft_rendezvous.core.sealed_world import SealedWorld
 
 
 @dataclass(slots=True)
@@ -67,36 +67,27 @@ class Member:
 
 @dataclass(slots=True)
 class Roster:
-    """The live nodes of a run's group, and what they reported in the current cycle."""
+    """The live nodes of a run, and what they reported since the last seal of their group."""
 
     max_nodes: int = 1 << 30
     """MAX of the run. More nodes than that, live and unhealthy together, mean that some were replaced."""
     members: dict[str, Member] = field(default_factory=dict)
+    has_groups: bool = False
+    """Whether the run trains as several groups: then an arrival stands until the next common cycle."""
     arrived: dict[str, Arrival] = field(default_factory=dict)
+    """Nodes that have arrived in an open cycle."""
+    ready: dict[str, Arrival] = field(default_factory=dict)
+    """Nodes that stand by for a place in any group. Empty in a run without groups."""
     awaited: dict[str, Arrival] = field(default_factory=dict)
-    world: tuple[Arrival, ...] = ()
-    """The last sealed world by rank. Some of its nodes may be gone."""
-    unfinished: set[str] = field(default_factory=set)
-    """Active nodes of the sealed world that have not finished."""
-    finished_count: int = 0
-    """Nodes that finished since the last seal. They never train again."""
+    worlds: dict[int, SealedWorld] = field(default_factory=dict)
+    """The last sealed world of each group. A run without groups has one."""
+    open_groups: dict[int, int] = field(default_factory=dict)
+    """Groups whose next cycle is open, and that cycle. A common cycle is not in it."""
     finished_live_count: int = 0
-    spent_count: int = 0
-    """Nodes that left since the last seal because their agent used up its restarts."""
-    left_count: int = 0
-    """Nodes that left since the last seal for a reason of their own."""
-    lost_count: int = 0
-    """Nodes of the last world that died or left since its seal, for any reason other than failed workers."""
-    lost: list[NodesLost] = field(default_factory=list)
-    """Those of them that died, each for itself."""
     draining: set[str] = field(default_factory=set)
     """Live nodes that were asked to give up their places. They are never placed again."""
-    drained_count: int = 0
-    """Nodes of the last world that drained and left. No other node has taken their places yet."""
     unhealthy: dict[str, str] = field(default_factory=dict)
     """Nodes whose health check failed, with the reason, oldest first; without those that other nodes have replaced."""
-    troubles: list[AnyWhy] = field(default_factory=list)
-    """What happened to the sealed world, in the order of reading. Each is a reason to open the next cycle."""
     losses: list[Loss] = field(default_factory=list)
     """Losses that are not in the book of losses yet."""
     parked: set[str] = field(default_factory=set)
@@ -112,9 +103,64 @@ class Roster:
     """Incarnations that were in the run and are over."""
     refused: RecentNames = field(default_factory=RecentNames)
     """Incarnations that were not admitted."""
-    _ranks: dict[str, int] = field(default_factory=dict)
-    _world_at: Counter[str] = field(default_factory=Counter)
-    """Number of nodes of the last world at each address."""
+    _home: dict[str, SealedWorld] = field(default_factory=dict)
+    """The world in which each node was last placed, until the next one of that group is sealed."""
+    _rest: SealedWorld = field(default_factory=SealedWorld)
+    """Counts for nodes that are in no world, since the last common seal."""
+
+    # --- the worlds together ------------------------------------------------------------------------
+
+    @property
+    def world(self) -> tuple[Arrival, ...]:
+        """The last sealed worlds, one after the other by rank. Some of their nodes may be gone."""
+        if len(self.worlds) == 1:
+            return next(iter(self.worlds.values())).seats
+        return tuple(seat for group in sorted(self.worlds) for seat in self.worlds[group].seats)
+
+    @property
+    def unfinished(self) -> AbstractSet[str]:
+        """Active nodes of the sealed worlds that have not finished."""
+        if len(self.worlds) == 1:
+            return next(iter(self.worlds.values())).unfinished
+        return {name for world in self.worlds.values() for name in world.unfinished}
+
+    @property
+    def troubles(self) -> Sequence[AnyWhy]:
+        """What happened to the sealed worlds, in the order of reading. Each is a reason to open the next cycle."""
+        return [trouble for world in self.worlds.values() for trouble in world.troubles]
+
+    @property
+    def lost(self) -> Sequence[NodesLost]:
+        """Nodes of the last worlds that died since their seal, each for itself."""
+        return [lost for world in self.worlds.values() for lost in world.lost]
+
+    @property
+    def finished_count(self) -> int:
+        return sum(world.finished_count for world in self._counts())
+
+    @property
+    def spent_count(self) -> int:
+        return sum(world.spent_count for world in self._counts())
+
+    @property
+    def left_count(self) -> int:
+        return sum(world.left_count for world in self._counts())
+
+    @property
+    def lost_count(self) -> int:
+        return sum(world.lost_count for world in self._counts())
+
+    @property
+    def drained_count(self) -> int:
+        return sum(world.drained_count for world in self._counts())
+
+    def _counts(self) -> Iterator[SealedWorld]:
+        yield self._rest
+        yield from self.worlds.values()
+
+    def world_of(self, incarnation: str) -> SealedWorld | None:
+        """The world in which a node was last placed; None if it never was, or the next one is sealed."""
+        return self._home.get(incarnation)
 
     def is_known(self, incarnation: str) -> bool:
         return incarnation in self.members or self._is_over(incarnation)
@@ -127,19 +173,21 @@ class Roster:
     def take(self, record: AnyRecord, cycle_id: int, is_open: bool) -> list[Effect]:
         """Fold one record in. This is the only place that tells records apart. Returns what follows from it.
 
-        A record of an older cycle still introduces a new node, and still counts as a finish or a goodbye. It never
-        counts as an arrival. A record of an unknown author is an operator's request, or nothing.
+        `cycle_id` is the last common cycle, `is_open` whether it is open. A record of an older cycle still introduces a
+        new node, and still counts as a finish or a goodbye. It never counts as an arrival. A record of an unknown
+        author is an operator's request, or nothing.
         """
         if isinstance(record, Withdrawal):
             return self._withdraw(record)
         if self._is_over(record.incarnation):
             return []
         if isinstance(record, Arrival):
-            return [*self._take_arrival(record, is_open and record.cycle_id == cycle_id)]
+            return [*self._take_arrival(record, cycle_id, is_open)]
         member = self.members.get(record.incarnation)
         if member is None:
             return [record] if isinstance(record, Request) else []
-        is_current = member.role is Role.ACTIVE and record.cycle_id == cycle_id
+        world = self._home.get(record.incarnation, self._rest)
+        is_current = member.role is Role.ACTIVE and record.cycle_id == world.cycle_id
         match record:
             case Failure():
                 return self._fail(record, member, is_current)
@@ -148,21 +196,21 @@ class Roster:
             case Goodbye():
                 return self._goodbye(record, member)
             case Checkpoint():
-                return [CheckpointWritten()] if record.cycle_id == cycle_id else []
+                return [CheckpointWritten(world.group)] if is_current else []
             case Request(kind=RequestKind.DRAIN):
                 return [record]
             case Request(kind=RequestKind.RESTART) if is_current:
-                self.ask_restart(f"{member.name} (rank {self._ranks[record.incarnation]})", record.reason)
+                self.ask_restart(f"{member.name} (rank {world.ranks[record.incarnation]})", record.reason, world)
         return []
 
     def _fail(self, failure: Failure, member: Member, is_current: bool) -> list[Effect]:
         note = self._failure_of(failure, member)
         if is_current:
-            rank = self._ranks[failure.incarnation]
-            self.troubles.append(WorkersFailed(member.name, rank, failure.reason))
+            world = self._home[failure.incarnation]
+            world.troubles.append(WorkersFailed(member.name, world.ranks[failure.incarnation], failure.reason))
         return [] if note is None else [note]
 
-    def _take_arrival(self, arrival: Arrival, counts: bool) -> list[Fence]:
+    def _take_arrival(self, arrival: Arrival, cycle_id: int, is_open: bool) -> list[Fence]:
         fences: list[Fence] = []
         member = self.members.get(arrival.incarnation)
         if member is None:
@@ -181,12 +229,34 @@ class Roster:
             self.unhealthy.pop(node_key(arrival.node), None)
             self._forget_replaced()
         member.arrived_in = max(member.arrived_in, arrival.cycle_id)
-        if counts and member.role in (Role.HOT_SPARE, Role.AWAITED) and arrival.incarnation not in self.draining:
+        if arrival.incarnation not in self.draining:
+            self._seat_arrival(arrival, member, cycle_id, is_open)
+        return fences
+
+    def _seat_arrival(self, arrival: Arrival, member: Member, cycle_id: int, is_open: bool) -> None:
+        """Count an arrival in the open cycle that it belongs to. With groups, any other arrival stands by."""
+        incarnation = arrival.incarnation
+        if is_open:
+            counts = arrival.cycle_id == cycle_id and member.role in (Role.HOT_SPARE, Role.AWAITED)
+        else:
+            world = self._home.get(incarnation)
+            is_back = world is not None and self.open_groups.get(world.group) == arrival.cycle_id
+            counts = is_back and member.role is Role.AWAITED
+        if counts:
             member.arrival = arrival
             member.role = next_role(member.role, NodeStep.ARRIVE)
-            self.arrived[arrival.incarnation] = arrival
-            self.awaited.pop(arrival.incarnation, None)
-        return fences
+            self.arrived[incarnation] = arrival
+            self.awaited.pop(incarnation, None)
+        elif self.has_groups and not is_open and arrival.cycle_id >= cycle_id and member.role is Role.HOT_SPARE:
+            # A record that is written twice counts once: a node that had a place arrives anew before it stands by.
+            last = member.arrival
+            if arrival is last or (arrival.cycle_id, arrival.seq) > (last.cycle_id, last.seq):
+                self._stand_by(arrival, member)
+
+    def _stand_by(self, arrival: Arrival, member: Member) -> None:
+        member.arrival = arrival
+        member.role = next_role(member.role, NodeStep.STAND_BY)
+        self.ready[arrival.incarnation] = arrival
 
     def _contest_infra_rank(self, arrival: Arrival) -> list[Fence]:
         """Two nodes claim one infra rank. A restarted agent replaces its older start; a node elsewhere is refused."""
@@ -219,15 +289,17 @@ class Roster:
     def _finish(self, incarnation: str, member: Member) -> list[Effect]:
         if member.role not in (Role.ACTIVE, Role.AWAITED, Role.HOT_SPARE):
             return []
+        world = self._home.get(incarnation, self._rest)
         member.role = next_role(member.role, NodeStep.FINISH)
-        self.unfinished.discard(incarnation)
+        world.unfinished.discard(incarnation)
         self.awaited.pop(incarnation, None)
-        self.finished_count += 1
+        world.finished_count += 1
         self.finished_live_count += 1
         return [NodeFinish(incarnation, member.name)]
 
     def _goodbye(self, goodbye: Goodbye, member: Member) -> list[Effect]:
         effects: list[Effect] = []
+        world = self._home.get(goodbye.incarnation, self._rest)
         if goodbye.outcome is Outcome.FAILED:
             # An agent that gives up may not have reported the failure before it left.
             failure = Failure(cycle_id=goodbye.cycle_id, incarnation=goodbye.incarnation, reason=goodbye.reason)
@@ -236,16 +308,16 @@ class Roster:
         if goodbye.outcome is Outcome.SUCCEEDED and member.role in (Role.ACTIVE, Role.AWAITED):
             self._finish(goodbye.incarnation, member)
         if member.role is Role.ACTIVE:
-            rank = self._ranks[goodbye.incarnation]
-            self.troubles.append(NodeLeft(member.name, rank, goodbye.outcome, goodbye.reason))
-        if goodbye.incarnation in self.draining and goodbye.incarnation in self._ranks:
-            self.drained_count += 1
+            rank = world.ranks[goodbye.incarnation]
+            world.troubles.append(NodeLeft(member.name, rank, goodbye.outcome, goodbye.reason))
+        if goodbye.incarnation in self.draining and goodbye.incarnation in world.ranks:
+            world.drained_count += 1
         elif goodbye.outcome is Outcome.FAILED:
-            self.spent_count += 1
+            world.spent_count += 1
         elif goodbye.outcome in (Outcome.LEFT, Outcome.DRAINED):
-            self.left_count += 1
+            world.left_count += 1
         if goodbye.outcome is not Outcome.FAILED:
-            self.lost_count += member.role in (Role.ACTIVE, Role.AWAITED)
+            world.lost_count += member.role in (Role.ACTIVE, Role.AWAITED)
         self._remove(goodbye.incarnation)
         return [*effects, NodeExit(goodbye.incarnation, member.name, member.role, goodbye.outcome, goodbye.reason)]
 
@@ -268,13 +340,13 @@ class Roster:
         self.refused.add(incarnation)
 
     def _failure_of(self, failure: Failure, member: Member) -> FailureNote | None:
-        """A failure in the last world, for the ledger. None if the node is not in that world."""
-        rank = self._ranks.get(failure.incarnation)
-        if rank is None or member.role not in (Role.ACTIVE, Role.AWAITED):
+        """A failure in the node's last world, for the ledger. None if the node is not in that world."""
+        world = self._home.get(failure.incarnation)
+        if world is None or member.role not in (Role.ACTIVE, Role.AWAITED) or failure.cycle_id != world.cycle_id:
             return None
-        if failure.cycle_id != member.arrival.cycle_id:
-            return None
+        rank = world.ranks[failure.incarnation]
         return FailureNote(
+            group=world.group,
             cycle_id=failure.cycle_id,
             key=self._blame_key(member),
             incarnation=failure.incarnation,
@@ -290,19 +362,20 @@ class Roster:
     def _blame_key(self, member: Member) -> str:
         """Identifies a node across incarnations: its infra rank, or its address.
 
-        If several nodes of the last world share the address, only the incarnation is left. Nodes at that address that
-        are not in the world change nothing: a second start of the node may be there before the first one is known to
-        be dead, and the other way round.
+        If several nodes of the last worlds share the address, only the incarnation is left. Nodes at that address that
+        are in no world change nothing: a second start of the node may be there before the first one is known to be
+        dead, and the other way round.
         """
         node = member.arrival.node
         by_rank, by_address = blame_keys(member.arrival)
         if node.infra_rank is not None:
             return by_rank
-        return by_address if self._world_at[node.addr] <= 1 else member.arrival.incarnation
+        count = sum(world.count_at(node.addr) for world in self.worlds.values())
+        return by_address if count <= 1 else member.arrival.incarnation
 
-    def ask_restart(self, by: str, reason: str) -> None:
-        """An operator asks for a restart of the world."""
-        self.troubles.append(RestartRequested(by, reason))
+    def ask_restart(self, by: str, reason: str, world: SealedWorld) -> None:
+        """A node or an operator asks for a restart of a world."""
+        world.troubles.append(RestartRequested(by, reason))
 
     # --- decisions of the coordinator ---------------------------------------------------------------
 
@@ -313,11 +386,12 @@ class Roster:
         """
         member = self.members.get(incarnation)
         if member is not None and member.role in (Role.ACTIVE, Role.AWAITED):
-            lost = NodesLost((member.name,), (self._ranks[incarnation],))
-            self.lost.append(lost)
-            self.lost_count += 1
+            world = self._home[incarnation]
+            lost = NodesLost((member.name,), (world.ranks[incarnation],))
+            world.lost.append(lost)
+            world.lost_count += 1
             if member.role is Role.ACTIVE:
-                self.troubles.append(lost)
+                world.troubles.append(lost)
         if is_loss and member is not None and self._counts_as_loss(incarnation, member):
             key = self._blame_key(member)
             if key != incarnation:  # Otherwise the node could not be known again.
@@ -329,7 +403,7 @@ class Roster:
 
         While the first world gathers, there is no world to disturb.
         """
-        return bool(self.world) and member.role is not Role.FINISHED and incarnation not in self.draining
+        return bool(self.worlds) and member.role is not Role.FINISHED and incarnation not in self.draining
 
     def drain(self, incarnation: str) -> bool:
         """A live node has to give up its place. False if it has finished, or drains already."""
@@ -338,7 +412,7 @@ class Roster:
         member = self.members[incarnation]
         self.draining.add(incarnation)
         self.awaited.pop(incarnation, None)
-        if self.arrived.pop(incarnation, None) is not None:
+        if self.arrived.pop(incarnation, None) is not None or self.ready.pop(incarnation, None) is not None:
             member.role = next_role(member.role, NodeStep.WITHDRAW)
         return True
 
@@ -346,7 +420,9 @@ class Roster:
         self.fenced.add(incarnation)
         member = self.members.pop(incarnation, None)
         self.arrived.pop(incarnation, None)
+        self.ready.pop(incarnation, None)
         self.awaited.pop(incarnation, None)
+        self._home.pop(incarnation, None)
         self.draining.discard(incarnation)
         self.parked.discard(incarnation)
         if member is not None:
@@ -365,9 +441,13 @@ class Roster:
         return bool(self.parked_keys) and not self.parked_keys.isdisjoint(blame_keys(arrival))
 
     def reopen(self) -> None:
-        """The next cycle is open. Active nodes are awaited, and every other node may arrive."""
-        assert not self.arrived, "arrivals of a sealed cycle were not placed"
-        self.troubles.clear()
+        """The next common cycle is open. Nodes of the last worlds are awaited, and every other node may arrive."""
+        assert self.has_groups or not self.arrived, "arrivals of a sealed cycle were not placed"
+        for world in self.worlds.values():
+            world.troubles.clear()
+        self.arrived.clear()
+        self.ready.clear()
+        self.open_groups.clear()
         self._step_all(NodeStep.REOPEN)
         self.awaited = {
             name: member.arrival
@@ -375,22 +455,94 @@ class Roster:
             if member.role is Role.AWAITED and name not in self.draining
         }
 
-    def seal(self, placement: Placement) -> None:
-        """The cycle is sealed. Placed nodes are active, and every other node waits for the next cycle."""
-        self.world = tuple(self.arrived[incarnation] for incarnation in placement.ranks)
-        self._ranks = {incarnation: rank for rank, incarnation in enumerate(placement.ranks)}
-        self._world_at = Counter(arrival.node.addr for arrival in self.world)
-        self.unfinished = set(placement.ranks)
-        self.spent_count = self.left_count = self.lost_count = self.drained_count = self.finished_count = 0
-        self.lost.clear()
-        for incarnation in placement.ranks:
-            member = self.members[incarnation]
-            member.role = next_role(member.role, NodeStep.PLACE)
+    def seal(self, placement: Placement, cycle_id: int) -> None:
+        """A common cycle is sealed. Placed nodes are active, and every other node waits for the next cycle."""
+        self._rest, self._home = SealedWorld(cycle_id=cycle_id), {}
+        self.worlds = {}
+        for group, names in placement.by_group():
+            self._begin_world(group, names, cycle_id, self.arrived)
+        placed = self._home.keys()
+        standing = [arrival for name, arrival in self.arrived.items() if name not in placed]
         self.arrived.clear()
         self.awaited.clear()
-        self._step_all(NodeStep.PASS_OVER, but=self.unfinished)
+        self._step_all(NodeStep.PASS_OVER, but=placed)
+        if self.has_groups:
+            self.ready = {arrival.incarnation: arrival for arrival in standing}
 
-    def _step_all(self, step: NodeStep, but: Sequence[str] | set[str] = ()) -> None:
+    def _begin_world(self, group: int, names: Sequence[str], cycle_id: int, arrivals: Mapping[str, Arrival]) -> None:
+        world = self.worlds[group] = SealedWorld.of([arrivals[name] for name in names], group, cycle_id)
+        for incarnation in names:
+            member = self.members[incarnation]
+            member.role = next_role(member.role, NodeStep.PLACE)
+            self._home[incarnation] = world
+
+    # --- one group ------------------------------------------------------------------------------------
+
+    def reopen_group(self, group: int, cycle_id: int) -> dict[str, Role]:
+        """The next cycle of a group is open. Returns the nodes whose roles have changed."""
+        self.open_groups[group] = cycle_id
+        world = self.worlds.get(group)
+        if world is None:
+            return {}
+        world.troubles.clear()
+        changed: dict[str, Role] = {}
+        for name in self._members_of(world):
+            member = self.members[name]
+            if member.role is Role.ACTIVE:
+                member.role = changed[name] = next_role(member.role, NodeStep.REOPEN)
+                if name not in self.draining:
+                    self.awaited[name] = member.arrival
+        return changed
+
+    def seal_group(self, group: int, ranks: Sequence[str], cycle_id: int) -> dict[str, Role]:
+        """The cycle of a group is sealed. Returns the nodes without a rank whose roles have changed.
+
+        Nodes of the last world that are back and were not placed stand by. The others may still come.
+        """
+        arrivals = {name: (self.arrived if name in self.arrived else self.ready).pop(name) for name in ranks}
+        del self.open_groups[group]
+        world = self.worlds.pop(group, None)
+        changed = {} if world is None else self._release(world, but=arrivals.keys())
+        self._begin_world(group, ranks, cycle_id, arrivals)
+        return changed
+
+    def dissolve_group(self, group: int) -> dict[str, Role]:
+        """A group that waits is given up. Its nodes stand by. Returns the nodes whose roles have changed."""
+        del self.open_groups[group]
+        world = self.worlds.pop(group)
+        # Nodes that are gone for good count until the next common seal: it may have to do without them.
+        self._rest.finished_count += world.finished_count
+        self._rest.spent_count += world.spent_count
+        self._rest.left_count += world.left_count
+        self._rest.drained_count += world.drained_count
+        return self._release(world)
+
+    def _release(self, world: SealedWorld, but: AbstractSet[str] = frozenset()) -> dict[str, Role]:
+        """The last world of a group is over. Its nodes that wait belong to no group, but for those named."""
+        changed: dict[str, Role] = {}
+        for name in self._members_of(world):
+            del self._home[name]
+            member = self.members[name]
+            if name in but or member.role is Role.FINISHED:
+                continue
+            self.awaited.pop(name, None)
+            arrival = self.arrived.pop(name, None)
+            if arrival is not None:
+                self.ready[name] = arrival
+            before, member.role = member.role, next_role(member.role, NodeStep.PASS_OVER)
+            if member.role is not before:
+                changed[name] = member.role
+        return changed
+
+    def _members_of(self, world: SealedWorld) -> list[str]:
+        return [name for name in world.ranks if self._home.get(name) is world]
+
+    def group_of(self, incarnation: str) -> int | None:
+        """The group in which a live node trains, or is to train again; None if it is in no group."""
+        world = self._home.get(incarnation)
+        return None if world is None else world.group
+
+    def _step_all(self, step: NodeStep, but: AbstractSet[str] = frozenset()) -> None:
         for incarnation, member in self.members.items():
             if incarnation not in but:
                 member.role = next_role(member.role, step)
@@ -425,7 +577,7 @@ class Roster:
         it is in the world: no larger world is formed for its sake.
         """
         ready = self._joinable(since)
-        for incarnation in self.parked - self._ranks.keys():
+        for incarnation in self.parked - self._home.keys():
             ready.pop(incarnation, None)
         return _fit(choose_candidates(ready, self.parked, rules), rules)
 
@@ -468,19 +620,20 @@ class Roster:
             and member.arrived_in >= since
         }
 
-    def draining_actives(self, but: Sequence[str] = ()) -> list[str]:
-        """Names of the nodes that train and drain."""
-        members = (self.members[incarnation] for incarnation in sorted(self.draining.difference(but)))
+    def draining_actives(self, but: Sequence[str] = (), group: int | None = None) -> list[str]:
+        """Names of the nodes that train and drain: in one group, or in all."""
+        names = sorted(self.draining.difference(but))
+        members = (self.members[name] for name in names if group is None or self.group_of(name) == group)
         return [member.name for member in members if member.role is Role.ACTIVE]
 
     def is_world_draining(self) -> bool:
         """Whether a node of the last world drains, even if it has finished since."""
-        return not self.draining.isdisjoint(self._ranks)
+        return not self.draining.isdisjoint(self._home)
 
     def draining_count(self) -> int:
         """Number of nodes of the last world that have given up their places, or will."""
         return self.drained_count + sum(
-            name in self._ranks and self.members[name].role is not Role.FINISHED for name in self.draining
+            name in self._home and self.members[name].role is not Role.FINISHED for name in self.draining
         )
 
     def find(self, target: str) -> list[str]:
@@ -492,8 +645,11 @@ class Roster:
     def describe(self, incarnation: str) -> str:
         """A live node's name, with its rank if it has one."""
         member = self.members[incarnation]
-        rank = f" (rank {self._ranks[incarnation]})" if member.role in (Role.ACTIVE, Role.AWAITED) else ""
-        return member.name + rank
+        if member.role not in (Role.ACTIVE, Role.AWAITED):
+            return member.name
+        world = self._home[incarnation]
+        group = f"group {world.group} " if self.has_groups else ""
+        return f"{member.name} ({group}rank {world.ranks[incarnation]})"
 
 
 def _fit(arrivals: Mapping[str, Arrival], rules: PlacementRules) -> int:

@@ -61,6 +61,8 @@ class SealView:
     """Since when the counts and the records of this cycle disagree."""
     parked_count: int = 0
     """Nodes of the last world that were lost since, and are parked."""
+    groups: tuple[int, ...] = ()
+    """The groups whose worlds are in `world`, one after the other. Empty in a run without groups."""
     awaits_others: bool = False
     """The arrived can form a world only with parked nodes, and enough others are alive."""
 
@@ -229,6 +231,9 @@ def _hoped_for(view: SealView, rules: PlacementRules) -> int:
 
     Nodes that finished, drain or are parked do not count.
     """
+    if rules.group_size and view.world:
+        # A group that lacks nodes is filled later, and no other group restarts for it.
+        return rules.world_size(view.ready_fit)
     gone = view.finished_count + view.drained_count + view.parked_count
     last = len(view.world) - gone if view.world else rules.max_nodes
     return max(rules.world_size(last), rules.world_size(view.ready_fit))
@@ -258,8 +263,16 @@ def _count(number: int, noun: str) -> str:
 
 def _missing(view: SealView) -> tuple[str, ...]:
     missing = (
-        f"{node_name(arrival.node)} (rank {rank})"
-        for rank, arrival in enumerate(view.world)
+        f"{node_name(arrival.node)} ({_place_of(view, number)})"
+        for number, arrival in enumerate(view.world)
         if arrival.incarnation not in view.alive
     )
     return tuple(islice(missing, NAMED))
+
+
+def _place_of(view: SealView, number: int) -> str:
+    """The place of a node in the last world, in which it has this number."""
+    if not view.groups:
+        return f"rank {number}"
+    index, rank = divmod(number, len(view.world) // len(view.groups))
+    return f"group {view.groups[index]} rank {rank}"

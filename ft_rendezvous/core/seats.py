@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from ft_rendezvous.core.model import Arrival, NodeInfo, Placement, Seat, WorkerRanks
+from ft_rendezvous.core.model import Arrival, Master, NodeInfo, Placement, Seat, WorkerRanks
 
 
 def rank_workers(nodes: Sequence[NodeInfo]) -> list[WorkerRanks] | None:
@@ -33,9 +33,18 @@ def rank_workers(nodes: Sequence[NodeInfo]) -> list[WorkerRanks] | None:
 
 
 def seat(placement: Placement, arrivals: Mapping[str, Arrival]) -> dict[str, Seat]:
-    """The seat of every placed or standby node in a sealed cycle."""
-    workers = rank_workers([arrivals[incarnation].node for incarnation in placement.ranks])
-    seats = {
-        incarnation: Seat(rank, workers[rank] if workers else None) for rank, incarnation in enumerate(placement.ranks)
-    }
+    """The seat of every placed or standby node in a sealed cycle. Ranks are those within a group."""
+    seats: dict[str, Seat] = {}
+    for group, names in placement.by_group():
+        workers = rank_workers([arrivals[incarnation].node for incarnation in names])
+        seats.update(
+            (incarnation, Seat(rank, workers[rank] if workers else None, group))
+            for rank, incarnation in enumerate(names)
+        )
     return seats | {incarnation: Seat(None) for incarnation in placement.standbys}
+
+
+def masters(placement: Placement, arrivals: Mapping[str, Arrival]) -> dict[int, Master]:
+    """Where the workers of each group meet: at its rank 0."""
+    firsts = {group: arrivals[names[0]] for group, names in placement.by_group()}
+    return {group: Master(first.node.addr, first.bootstrap_port) for group, first in firsts.items()}

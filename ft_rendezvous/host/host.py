@@ -22,6 +22,7 @@ from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.host.lighthouse import Lighthouse
 from ft_rendezvous.host.verdict_file import FirstFailureReport, VerdictReport, write_verdict_in_time
 from ft_rendezvous.protocol.coordinator import Coordinator
 from ft_rendezvous.protocol.journal import HostLeft, Journal, RunBegan, tell_all
@@ -46,6 +47,7 @@ class Host:
         verdict_path: Path | None = None,
         *,
         recorder: Recorder | None = None,
+        lighthouse: Lighthouse | None = None,
     ) -> None:
         self._served = served
         self._settings = settings
@@ -59,6 +61,9 @@ class Host:
         self.coordinator = Coordinator(
             settings, epoch, time.monotonic, self._journal, self._write_verdict, lambda: served.operations
         )
+        self._lighthouse = lighthouse
+        if lighthouse is not None:
+            self.coordinator.publisher.lighthouse = lighthouse.address
         self._journal(began(settings, epoch))
         perform_move(served, self.coordinator.start())
         # A full garbage collection goes through all of torch's objects: a tenth of a second in the thread that seals.
@@ -89,6 +94,8 @@ class Host:
         self._bell.close()
         if self._window is not None:
             self._window.close()
+        if self._lighthouse is not None:
+            self._lighthouse.close()
         for thread in self._threads:
             thread.join()
         self._served.stop()

@@ -10,6 +10,8 @@ from ft_rendezvous.config.lint import remark_on
 from ft_rendezvous.config.settings import RunSettings, StateSettings
 from ft_rendezvous.env_names import MARKER_VARIABLE
 from ft_rendezvous.host.host import Host
+from ft_rendezvous.host.lighthouse import Lighthouse
+from ft_rendezvous.host.lighthouse_rules import derive_rules
 from ft_rendezvous.protocol.journal import Journal, log_entry
 from ft_rendezvous.state.record.folders import run_folder
 from ft_rendezvous.state.record.keeper_pipe import KeeperConfig, KeeperPipe
@@ -31,8 +33,13 @@ def serve(
     journal: Journal = log_entry,
     verdict_path: Path | None = None,
     state: StateSettings | None = None,
+    *,
+    advertised_addr: str = "localhost",
 ) -> Host:
-    """Host a run's store and coordinator in this process. Raises OSError if the port is taken."""
+    """Host a run's store and coordinator in this process. Raises OSError if the port is taken.
+
+    `advertised_addr` is the address under which nodes reach this one. The lighthouse is there too, if there is one.
+    """
     wanted = net.files_wanted(settings.max_nodes)
     allowed = net.raise_file_limit(wanted)
     if allowed < wanted:
@@ -46,11 +53,25 @@ def serve(
     for remark in remark_on(settings):
         log.warning("%s", remark)
     recorder = start_recorder(settings.run_id, epoch, state or StateSettings())
+    lighthouse: Lighthouse | None = None
     try:
-        return Host(served, settings, epoch, journal, verdict_path, recorder=recorder)
+        lighthouse = start_lighthouse(settings, advertised_addr)
+        return Host(served, settings, epoch, journal, verdict_path, recorder=recorder, lighthouse=lighthouse)
     except BaseException:
         recorder.close()  # Else its keeper would live as long as this process, and hold the port of the page.
+        if lighthouse is not None:
+            lighthouse.close()
+        served.stop()
         raise
+
+
+def start_lighthouse(settings: RunSettings, advertised_addr: str) -> Lighthouse | None:
+    """The lighthouse of a run with replica groups that wants one. Raises ConfigError if torchft is missing."""
+    if not (settings.group_size and settings.has_lighthouse):
+        return None
+    lighthouse = Lighthouse.start(derive_rules(settings.lease_s, settings.min_groups), advertised_addr)
+    log.info("the lighthouse of this run is at %s", lighthouse.address)
+    return lighthouse
 
 
 def start_recorder(run_id: str, epoch: str, state: StateSettings) -> Recorder:

@@ -60,7 +60,7 @@ def plan_local(options: Options, local: str, run_id: str, default_port: int) -> 
             unset=OUTER_JOB_VARIABLES,
             log=log_dir / f"node-{rank}.log",
         )
-        for rank in range(run.max_nodes)
+        for rank in range(run.node_count)
     )
     store = None
     if options.store == BATCH_HOST:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ft_rendezvous.config.schema import with_config_file
+from ft_rendezvous.config.schema import is_digits, with_config_file
 from ft_rendezvous.config.settings import parse_settings
 from ft_rendezvous.launch.options import FIRST_NODE, Options
 
@@ -27,7 +27,10 @@ class LaunchedRun:
 
     run_id: str
     min_nodes: int
+    node_count: int
+    """How many nodes are started."""
     max_nodes: int
+    """MAX of the run. With replica groups it is a multiple of their size, and may be more than is started."""
     endpoint: str
     log_dir: Path
     conf: Mapping[str, str]
@@ -51,22 +54,30 @@ def make_run(
     if options.has_identical_workers:
         ours["identical_workers"] = "true"
     given = with_config_file(options.conf)
+    max_nodes = _whole_groups(sizes[1], str(given.get("group_size", "")))
     conf = {**{key: value for key, value in ours.items() if key not in given}, **options.conf}
     env = {"FT_STATE_TOKEN": options.state_token}
     settings = parse_settings(
-        endpoint=endpoint, run_id=run_id, min_nodes=sizes[0], max_nodes=sizes[1], conf={**ours, **given}, env=env
+        endpoint=endpoint, run_id=run_id, min_nodes=sizes[0], max_nodes=max_nodes, conf={**ours, **given}, env=env
     )
     assert settings.node.verdict_file is not None
     return LaunchedRun(
         run_id=run_id,
         min_nodes=sizes[0],
-        max_nodes=sizes[1],
+        node_count=sizes[1],
+        max_nodes=max_nodes,
         endpoint=endpoint,
         log_dir=log_dir,
         conf=conf,
         verdict_path=Path(settings.node.verdict_file),
         join_s=settings.run.join_s,
     )
+
+
+def _whole_groups(node_count: int, group_size: str) -> int:
+    """MAX for so many nodes. Any number of spares may wait for replica groups, and MAX is a multiple of their size."""
+    size = int(group_size) if is_digits(group_size) else 0
+    return -(-node_count // size) * size if size else node_count
 
 
 def conf_text(conf: Mapping[str, str]) -> str:

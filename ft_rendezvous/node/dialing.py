@@ -145,5 +145,5 @@ def _check_settings(head: Head, run: RunSettings) -> None:
     if differing:
         raise ConfigError(
             f"this node's settings differ from the run's: {'; '.join(differing)}: "
-            "use the same --nnodes and --rdzv-conf on all nodes"
+            "use the same --nnodes and --rdzv-conf on all nodes, and for ftr serve"
         )

@@ -1,4 +1,4 @@
-"""What an operator may ask of a run from outside: drain nodes, restart the group, close the run.
+"""What an operator may ask of a run from outside: drain nodes, restart all workers or one group, close the run.
 
 An operator is no node: it has no lease and no place, it reads the head, appends one request and rings. The
 coordinator answers under the request's own key.

@@ -41,6 +41,8 @@ class Session:
     settings: Settings
     link: Link
     bootstrap: Bootstrap
+    lighthouse: str = ""
+    """The address of the run's torchft lighthouse, if it has one."""
     host: Host | None = None
 
 
@@ -104,7 +106,15 @@ class Entrance:
         try:
             path = settings.node.verdict_file
             verdict_path = Path(path) if path else None
-            host = serve(settings.run, settings.node.endpoint_port, self._journal, verdict_path, settings.state)
+            node = settings.node
+            host = serve(
+                settings.run,
+                node.endpoint_port,
+                self._journal,
+                verdict_path,
+                settings.state,
+                advertised_addr=node.endpoint_host,
+            )
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise ConfigError(f"cannot host the store at {settings.node.endpoint}: {error}") from error
@@ -181,4 +191,4 @@ def _link_up(settings: Settings, node: NodeInfo, dialer: StoreDialer, connection
         endpoint=settings.node.endpoint,
         health_check_s=settings.node.health_check_s,
     )
-    return Session(settings, link, bootstrap)
+    return Session(settings, link, bootstrap, connections.head.lighthouse)

@@ -162,6 +162,11 @@ class Link:
         with self._lock:
             self._participant.on_drain = act
 
+    def on_group_ended(self, act: Callable[[int, str], None]) -> None:
+        """Call `act` with a group and the reason when that group ends, and this node trains in another one."""
+        with self._lock:
+            self._participant.on_group_ended = act
+
     # --- what the agent waits for --------------------------------------------------------------------
 
     def next_place(self) -> Place | Verdict | Drained:

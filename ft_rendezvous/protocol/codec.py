@@ -1,8 +1,7 @@
 """Names of keys, and bytes of values. The only module that knows either.
 
-Every key but the head lives under the store's epoch and the group, so that nothing of an earlier life
-of the store, and nothing of another group, can be met. A log holds records as JSON lines, each wrapped in
-newlines of its own, so that a bad one spoils only itself.
+Every key but the head lives under the store's epoch, so that nothing of an earlier life of the store can be met. A log
+holds records as JSON lines, each wrapped in newlines of its own, so that a bad one spoils only itself.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import TypeVar
 import msgspec
 
 from ft_rendezvous.core.model import (
-    GROUP,
     INCARNATION_DIGITS,
     STORE_FORMAT,
     Answer,
@@ -43,7 +41,7 @@ class Keys:
 
     @property
     def _base(self) -> str:
-        return f"ft/{self.epoch}/{GROUP}"
+        return f"ft/{self.epoch}/run"
 
     @property
     def bell(self) -> str:
@@ -148,17 +146,21 @@ def check_node(node: NodeInfo) -> None:
     )
 
 
-def decode_records(data: bytes, cycle_id: int, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:
+def decode_records(
+    data: bytes, cycle_id: int, arrived: int, newest_id: int | None = None
+) -> tuple[list[AnyRecord], list[BadRecord]]:
     """The records of a stretch of one cycle's log, and those that must not count.
 
-    `arrived` is the cycle's count as read with the log: no honest arrival has a higher number.
+    `arrived` is the log's count as read with it: no honest arrival has a higher number. A log also holds the records of
+    groups' cycles, up to `newest_id`.
     """
+    cycles = range(cycle_id, (cycle_id if newest_id is None else newest_id) + 1)
     try:
         records = _record.decode_lines(data)
     except _UNDECODABLE:
-        return _decode_one_by_one(data, cycle_id, arrived)
-    if _has_long_line(data) or not _are_faultless(records, cycle_id, arrived):
-        return _decode_one_by_one(data, cycle_id, arrived)
+        return _decode_one_by_one(data, cycles, arrived)
+    if _has_long_line(data) or not _are_faultless(records, cycles, arrived):
+        return _decode_one_by_one(data, cycles, arrived)
     return records, []
 
 
@@ -173,10 +175,11 @@ def _has_long_line(data: bytes) -> bool:
     return False
 
 
-def _are_faultless(records: Sequence[AnyRecord], cycle_id: int, arrived: int) -> bool:
+def _are_faultless(records: Sequence[AnyRecord], cycles: range, arrived: int) -> bool:
     """Whether `_fault` finds nothing in any of them, in a tenth of the time."""
+    first, last = cycles[0], cycles[-1]
     return (
-        not [record for record in records if record.cycle_id != cycle_id]
+        not [record for record in records if not first <= record.cycle_id <= last]
         and _are_hex_digits("".join([record.incarnation for record in records]))
         and not [record for record in records if type(record) is Arrival and record.seq > arrived]
     )
@@ -187,7 +190,7 @@ def _are_hex_digits(text: str) -> bool:
     return text.isascii() and not text.encode().translate(None, b"0123456789abcdef")
 
 
-def _decode_one_by_one(data: bytes, cycle_id: int, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:
+def _decode_one_by_one(data: bytes, cycles: range, arrived: int) -> tuple[list[AnyRecord], list[BadRecord]]:
     """Decode records. A bad record does not affect the others; it is returned with the reason."""
     records: list[AnyRecord] = []
     bad: list[BadRecord] = []
@@ -195,7 +198,7 @@ def _decode_one_by_one(data: bytes, cycle_id: int, arrived: int) -> tuple[list[A
         reason: str | None
         try:
             record = _record.decode(line) if len(line) <= MAX_RECORD_BYTES else None
-            reason = _fault(record, len(line), cycle_id, arrived)
+            reason = _fault(record, len(line), cycles, arrived)
         except _UNDECODABLE as error:
             record, reason = None, _undecodable(line, error)
         if record is not None and reason is None:
@@ -205,11 +208,11 @@ def _decode_one_by_one(data: bytes, cycle_id: int, arrived: int) -> tuple[list[A
     return records, bad
 
 
-def _fault(record: AnyRecord | None, size_bytes: int, cycle_id: int, arrived: int) -> str | None:
+def _fault(record: AnyRecord | None, size_bytes: int, cycles: range, arrived: int) -> str | None:
     if record is None:
         return f"{size_bytes} bytes, over the {MAX_RECORD_BYTES} a record may have"
-    if record.cycle_id != cycle_id:
-        return f"written for cycle {record.cycle_id} into the log of cycle {cycle_id}"
+    if record.cycle_id not in cycles:
+        return f"written for cycle {record.cycle_id} into the log of cycle {cycles[0]}"
     if not is_incarnation(record.incarnation):
         return "its incarnation is not 16 hex digits"
     if isinstance(record, Arrival) and record.seq > arrived:

@@ -1,14 +1,15 @@
 """The one authority of a run: reads what nodes wrote, asks the pure decisions, publishes what follows.
 
-Owns the phase of the run, its view and its deadlines. `membership` owns who is in the run, `stored_cycles` what is in
-the store. Written as moves, so it performs nothing itself: `host` drives it on a TCPStore, the simulation on its own
-store. One call of `tick` is one look at the run and every decision that follows from it.
+Owns the phase of the run and the deadlines of common cycles. `membership` owns who is in the run, `stored_cycles` what
+is in the store, `publisher` the view, and `group_cycles` the cycles of single replica groups. Written as moves, so it
+performs nothing itself: `host` drives it on a TCPStore, the simulation on its own store. One call of `tick` is one look
+at the run and every decision that follows from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -16,26 +17,21 @@ from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.blame import FailureNote, is_excused
 from ft_rendezvous.core.capacity import PlacementRules, Policy
-from ft_rendezvous.core.effects import Fence, FenceCause
-from ft_rendezvous.core.explain import summarize
+from ft_rendezvous.core.explain import GroupSummary, Summary, summarize, summarize_groups
+from ft_rendezvous.core.group_placement import place_groups
+from ft_rendezvous.core.groups import CloseRun, RestartAll
 from ft_rendezvous.core.lifecycle import NodeStep, Phase, RunStep, next_phase, roles_after
 from ft_rendezvous.core.model import (
-    AnyEvent,
     AnyWhy,
-    Called,
-    Closed,
     FirstCycle,
-    Head,
-    Opened,
     Placement,
     Request,
     RequestKind,
-    Sealed,
+    RestartRequested,
     Verdict,
     VerdictKind,
     View,
     WorkersFailed,
-    fold,
 )
 from ft_rendezvous.core.next_cycle import (
     Call,
@@ -52,19 +48,17 @@ from ft_rendezvous.core.placement import bench, place
 from ft_rendezvous.core.requests import Standing, decide_request
 from ft_rendezvous.core.roster import Roster
 from ft_rendezvous.core.sealing import GiveUp, Seal, SealView, Wait, WaitReason, decide_seal
-from ft_rendezvous.core.seats import seat
 from ft_rendezvous.core.snapshot import take_snapshot
-from ft_rendezvous.protocol import codec, journal, moves
+from ft_rendezvous.protocol import journal, moves
 from ft_rendezvous.protocol.codec import Keys
+from ft_rendezvous.protocol.group_cycles import REMINDER_INTERVAL_S, GroupCycles
 from ft_rendezvous.protocol.membership import Asked, Membership
 from ft_rendezvous.protocol.ops import Clock, Move
+from ft_rendezvous.protocol.publisher import Publisher
 from ft_rendezvous.protocol.stored_cycles import FENCE_RETENTION_LEASES, StoredCycles
 
 RETRY_DELAY_S = 0.002
 """The pause before the first re-read when counts and records disagree. It doubles up to a beat."""
-
-REMINDER_INTERVAL_S = 60.0
-"""How often an unchanged reason to wait is journaled again."""
 
 GOODBYE_POLL_S = 0.05
 """How often to look for goodbyes once the run is closed."""
@@ -83,12 +77,13 @@ class Coordinator:
     count_operations: Callable[[], int] = lambda: 0
     """How many store operations were performed for this coordinator."""
     keys: Keys = field(init=False)
+    publisher: Publisher = field(init=False)
     stored: StoredCycles = field(init=False)
     membership: Membership = field(init=False)
-    rules: PlacementRules = field(init=False)
+    groups: GroupCycles = field(init=False)
+    """The cycles of single groups. Not used in a run without groups."""
     phase: Phase = field(init=False, default=Phase.OPEN)
-    view: View = field(init=False)
-    channels: int = field(init=False)
+    """Of the last common cycle."""
     drain_due_at: float | None = field(init=False, default=None)
     """When the next cycle opens for the sake of nodes that must go."""
     is_at_checkpoint: bool = field(init=False, default=False)
@@ -116,12 +111,27 @@ class Coordinator:
         self.membership = Membership(
             self.settings, self.keys, self.stored, self.clock, self.journal, self.count_operations
         )
-        self.rules = self.settings.placement_rules
-        self.channels = codec.channel_count(self.settings.max_nodes)
+        self.publisher = Publisher(self.settings, self.epoch, self.keys)
+        self.groups = GroupCycles(self.settings, self.publisher, self.stored, self.membership, self.clock, self.journal)
+
+    @property
+    def view(self) -> View:
+        return self.publisher.view
 
     @property
     def cycle_id(self) -> int:
+        """The last common cycle."""
         return self.view.cycle_id
+
+    @property
+    def has_groups(self) -> bool:
+        return self.settings.group_size > 0
+
+    @property
+    def rules(self) -> PlacementRules:
+        """The rules of the last common cycle. After the first seal, groups that lack nodes are filled later."""
+        settings = self.settings
+        return settings.later_placement_rules if self.has_groups and self.roster.worlds else settings.placement_rules
 
     @property
     def roster(self) -> Roster:
@@ -152,7 +162,8 @@ class Coordinator:
         if reading.records and self.stored.arrivals_counted >= self.settings.min_nodes:
             self.retry_s = RETRY_DELAY_S  # The only record missing may be that of a node that does not ring.
         yield from self._grant(asked)
-        self.stood_still_s += yield from self.membership.judge_leases(self.view.no)
+        stood_still_s = yield from self.membership.judge_leases(self.view.no)
+        self.stood_still_s += stood_still_s
         self._correct_cause()
         wake_at = self.membership.next_look_at
         if self.phase is not Phase.CLOSED:
@@ -161,7 +172,8 @@ class Coordinator:
         if self.phase is Phase.OPEN:
             wake_at = min(wake_at, (yield from self._try_seal()))
         if self.phase is Phase.SEALED:
-            wake_at = min(wake_at, (yield from self._try_move()))
+            moving = self._move_groups(stood_still_s) if self.has_groups else self._try_move()
+            wake_at = min(wake_at, (yield from moving))
         yield from self._sweep(published_before)
         return min(wake_at, self.clock() + GOODBYE_POLL_S) if self.phase is Phase.CLOSED else wake_at
 
@@ -177,6 +189,7 @@ class Coordinator:
         if self.stored.may_delete(self.view, published_before):
             acted = self.membership.leases.acknowledged_by_all(self.stored.deleted_events)
             yield from self.stored.delete_read(self.view, published_before, acted)
+            self.publisher.forget_seals(self.stored.deleted_events)
         yield from self.stored.delete_old()
 
     def close(self, verdict: Verdict) -> Move[None]:
@@ -185,35 +198,37 @@ class Coordinator:
             first = self._last_failure() if verdict.kind is VerdictKind.FAILED else None
             if first is not None:
                 verdict = msgspec.structs.replace(verdict, reason=f"{verdict.reason}; first failure: {first}")
-            self.on_close(verdict, self.cycle_id, first)
+            self.on_close(verdict, self.publisher.newest_id, first)
             self.phase = next_phase(self.phase, RunStep.CLOSE)
-            closed = Closed(no=self.view.no + 1, verdict=verdict)
-            yield from moves.publish_closed(self.keys, closed, self._turn(closed))
+            self.groups.end()
+            yield from self.publisher.close(verdict)
             self.journal(journal.RunEnded(verdict=verdict))
 
     def _last_failure(self) -> FailureNote | None:
         """The first failure of the world that trains, or of the one that has just ended, unless a loss explains it."""
         last = self.membership.ledger.last
-        if last is None or last.cycle_id < self.cycle_id - 1 or self._is_excused(last.cycle_id):
+        if last is None or last.cycle_id < self.stored.last_log_id or self._is_excused(last):
             return None
         return last
 
-    def _is_excused(self, world_id: int) -> bool:
-        """Whether no node is blamed for failures of the world of a cycle."""
-        has_stalled = self.membership.stalled_in >= world_id
-        return is_excused(self.view.opened.why, self.roster.lost_count, has_stalled)
+    def _is_excused(self, note: FailureNote) -> bool:
+        """Whether no node is blamed for a failure in the world of a cycle."""
+        world = self.roster.worlds.get(note.group)
+        lost_count = self.roster.lost_count if world is None else world.lost_count
+        why = self.groups.why_of(note.group) or self.view.opened.why
+        return is_excused(why, lost_count, self.membership.stalled_in >= note.cycle_id)
 
-    def _turn(self, event: AnyEvent) -> Head:
-        """Take the next event into the view; returns the head to publish with it."""
-        self.view = View(no=event.no, opened=event) if isinstance(event, Opened) else fold(self.view, event)
-        settings = self.settings
-        return Head(run_id=settings.run_id, epoch=self.epoch, settings=settings.as_dict(), view=self.view)
+    def _is_last_excused(self) -> bool:
+        """Whether no node is blamed for failures of the worlds that the last common cycle has ended."""
+        has_stalled = self.membership.stalled_in >= self.stored.last_log_id
+        return is_excused(self.view.opened.why, self.roster.lost_count, has_stalled)
 
     # --- what is asked for -----------------------------------------------------------------------
 
     def _grant(self, asked: Asked) -> Move[None]:
         """Do what is asked for. An author that is not a member is an operator; a member asks for itself."""
-        self.is_at_checkpoint = self.is_at_checkpoint or asked.has_checkpoint
+        self.is_at_checkpoint = self.is_at_checkpoint or bool(asked.checkpoints)
+        self.groups.note_checkpoints(asked.checkpoints)
         self.roster_answer = ""
         draining: list[str] = []
         for request in asked.requests:
@@ -223,7 +238,15 @@ class Coordinator:
                 draining.append(request.incarnation)
         if draining and self.phase is not Phase.CLOSED:
             reasons = [request.reason for request in asked.requests if request.kind is RequestKind.DRAIN]
-            yield from self._call(draining, reasons[0])
+            for group, names in self._by_group(draining).items():
+                yield from self._call(names, reasons[0], group)
+
+    def _by_group(self, incarnations: Sequence[str]) -> dict[int | None, list[str]]:
+        """The nodes of each group. Nodes in no group, and all nodes of a run without groups, are under None."""
+        found: dict[int | None, list[str]] = {}
+        for name in incarnations:
+            found.setdefault(self.roster.group_of(name) if self.has_groups else None, []).append(name)
+        return found
 
     def _grant_operator(self, request: Request) -> Move[list[str]]:
         """Answer an operator, and do what was granted. Returns the nodes that have to drain."""
@@ -231,7 +254,8 @@ class Coordinator:
         targets = [target for target in targets if self.roster.can_drain(target)]
         found = tuple(self.roster.describe(target) for target in targets)
         roster = self._tell_roster() if request.kind is RequestKind.ROSTER else ""
-        standing = Standing(self.phase, self.cycle_id, self.verdict, self._drain(), found, roster)
+        groups = self.groups.obstacles() if self.has_groups else None
+        standing = Standing(self.phase, self.cycle_id, self.verdict, self._drain(), found, roster, groups)
         answer = decide_request(request, standing)
         yield from moves.publish_answer(self.keys, answer)
         self.stored.note_answer(request.incarnation)
@@ -241,9 +265,21 @@ class Coordinator:
             case RequestKind.CLOSE:
                 why = request.reason or "no reason given"
                 yield from self.close(Verdict(VerdictKind.CANCELLED, f"closed by an operator: {why}"))
+            case RequestKind.RESTART if self.has_groups and not request.target:
+                yield from self._restart_all(request.reason)
             case RequestKind.RESTART:
-                self.roster.ask_restart("an operator", request.reason)
+                self.roster.ask_restart("an operator", request.reason, self.roster.worlds[int(request.target or 0)])
         return [target for target in targets if self.roster.drain(target)]
+
+    def _restart_all(self, reason: str) -> Move[None]:
+        """Restart all groups in a common cycle. If some have finished, each of the others restarts for itself."""
+        worlds = self.roster.worlds.values()
+        if not any(world.has_finished for world in worlds):
+            yield from self._open(RestartRequested("an operator", reason))
+            return
+        for world in worlds:
+            if not world.has_finished:
+                self.roster.ask_restart("an operator", reason, world)
 
     def _tell_roster(self) -> str:
         """The nodes of the run, as text; worked out once for all operators that ask at the same time."""
@@ -252,20 +288,22 @@ class Coordinator:
             self.roster_answer = msgspec.json.encode(snapshot).decode()
         return self.roster_answer
 
-    def _call(self, draining: Sequence[str], reason: str) -> Move[None]:
+    def _call(self, draining: Sequence[str], reason: str, group: int | None = None) -> Move[None]:
         """Say that the next cycle opens when it suits the workers, and ask nodes to give up their places in it."""
+        cycle_id, due_at = self.groups.cycle_of(group), self.clock() + self.settings.drain_grace_s
+        is_first = bool(draining) and not self.roster.draining_actives(but=draining, group=group)
         self.is_at_checkpoint = False
-        if draining and not self.roster.draining_actives(but=draining):
+        if is_first:
             # The first that must give up a place; a spare that went before has nothing to do with it.
-            self.drain_due_at = self.clock() + self.settings.drain_grace_s
+            self.drain_due_at = due_at
+        if group is not None:
+            self.groups.note_call(group, due_at, is_first)
         names = tuple(self.roster.describe(incarnation) for incarnation in draining)
-        called = Called(no=self.view.no + 1, cycle_id=self.cycle_id, draining=tuple(draining), reason=reason[:200])
-        head = self._turn(msgspec.structs.replace(called, draining=()))
-        yield from moves.publish_called(self.keys, called, head)
+        yield from self.publisher.call(cycle_id, draining, reason, group)
         roles = tuple(self.roster.members[incarnation].role for incarnation in draining)
         self.journal(
             journal.CycleCalled(
-                cycle_id=self.cycle_id, incarnations=tuple(draining), roles=roles, nodes=names, reason=reason
+                cycle_id=cycle_id, incarnations=tuple(draining), roles=roles, nodes=names, reason=reason
             )
         )
 
@@ -273,14 +311,12 @@ class Coordinator:
 
     def _try_seal(self) -> Move[float]:
         now = self.clock()
-        decision = decide_seal(self._seal_view(now), now, self.settings.seal_rules)
+        decision = decide_seal(self._seal_view(now), now, replace(self.settings.seal_rules, placement=self.rules))
         match decision:
             case Seal():
                 if not (yield from self._settle(now)):
                     return now
-                candidates = self.roster.candidates(self.rules)
-                placement = place(candidates, self.roster.world, decision.world_size, self.rules)
-                yield from self._seal(bench(placement, self.roster.arrived))
+                yield from self._seal(bench(self._place(decision.world_size), self.roster.arrived))
             case GiveUp():
                 yield from self.close(decision.verdict)
             case Wait():
@@ -288,6 +324,13 @@ class Coordinator:
                 return self._wake_for(decision, now)
         # A node that writes a record about the sealed cycle rings: there is nothing to look for until then.
         return self.membership.next_look_at
+
+    def _place(self, world_size: int) -> Placement:
+        candidates = self.roster.candidates(self.rules)
+        if not self.has_groups:
+            return place(candidates, self.roster.world, world_size, self.rules)
+        worlds = {group: world.seats for group, world in self.roster.worlds.items()}
+        return place_groups(candidates, worlds, world_size, self.rules)
 
     def _settle(self, now: float) -> Move[bool]:
         """Charge the world that ended to whom it may concern. False if the next one cannot be sealed now."""
@@ -297,24 +340,20 @@ class Coordinator:
             ledger.take_notes()
             return True
         self.settled_in = self.cycle_id
-        excused = self._is_excused(self.cycle_id - 1)
-        settlement = ledger.settle(now, excused, lambda note: self.roster.can_lose(note, self.rules, self.cycle_id - 1))
+        world_id = self.stored.last_log_id
+        settlement = ledger.settle(
+            now, self._is_last_excused(), lambda note: self.roster.can_lose(note, self.rules, world_id)
+        )
+        ledger.restart_all(self.view.opened.why)
         if failures:
             first = ledger.last if settlement.is_charged else None
-            self.journal(journal.CycleSettled(cycle_id=self.cycle_id - 1, failures=failures, first=first))
+            self.journal(journal.CycleSettled(cycle_id=world_id, failures=failures, first=first))
         reason = ledger.explain_end(settlement)
         if reason:
             yield from self.close(Verdict(VerdictKind.FAILED, reason))
             return False
         bad = settlement.quarantined
-        if bad is None:
-            return True
-        found, reason = self.roster.find_blamed(bad), ledger.explain_quarantine(bad)
-        for incarnation in found:
-            name = self.roster.members[incarnation].name
-            self.roster.drop(incarnation, is_loss=False)
-            yield from self.membership.fence(Fence(incarnation, name, FenceCause.QUARANTINED, reason))
-        return not found  # A blamed node that is away is refused when it comes back.
+        return bad is None or not (yield from self.membership.quarantine(bad))
 
     def _tell_wait(self, reason: WaitReason, now: float) -> None:
         """Journal a reason to wait when it changes in kind, at most once a second when in numbers, and now and then."""
@@ -343,12 +382,13 @@ class Coordinator:
             arrived=self.roster.arrived,
             awaited=self.roster.awaited,
             world=self.roster.world,
+            groups=tuple(sorted(self.roster.worlds)) if self.has_groups else (),
             alive=self.roster.members.keys(),
             fit=fit,
             joinable_fit=self.roster.joinable_fit(self.rules),
-            ready_fit=0 if is_fixed else self.roster.ready_fit(self.rules, self.cycle_id - 1),
+            ready_fit=0 if is_fixed else self.roster.ready_fit(self.rules, self.stored.last_log_id),
             finished_count=self.roster.finished_count,
-            has_all_finished=bool(self.roster.world) and not self.roster.unfinished,
+            has_all_finished=self._has_all_finished(),
             spent_count=self.roster.spent_count,
             left_count=self.roster.left_count,
             drained_count=self.roster.draining_count(),
@@ -356,8 +396,25 @@ class Coordinator:
             enough_since=self.enough_since,
             disagrees_since=self.stored.disagrees_since,
             parked_count=self.roster.parked_count(),
-            awaits_others=self.roster.awaits_others(self.rules, self.cycle_id - 1),
+            awaits_others=self.roster.awaits_others(self.rules, self.stored.last_log_id),
         )
+
+    def _has_all_finished(self) -> bool:
+        """Whether every world has finished. With groups: or some have, and no other can be formed any more."""
+        finished = [world.has_finished for world in self.roster.worlds.values()]
+        if not self.has_groups or not any(finished):
+            return bool(finished) and all(finished)
+        return all(finished) or self.roster.joinable_fit(self.rules) < self.rules.min_nodes
+
+    def _move_groups(self, stood_still_s: float) -> Move[float]:
+        """Let every group go its own way. What concerns all of them is done here."""
+        wake_at, summons = yield from self.groups.tick(stood_still_s)
+        match summons:
+            case RestartAll():
+                yield from self._open(summons.why)
+            case CloseRun():
+                yield from self.close(summons.verdict)
+        return wake_at
 
     def _try_move(self) -> Move[float]:
         world = World(
@@ -389,8 +446,8 @@ class Coordinator:
         return DrainState(
             nodes=tuple(self.roster.draining_actives()),
             due_at=self.drain_due_at,
-            is_covered=self.roster.joinable_fit(self.rules) >= self.settings.min_nodes,
-            is_total=self.roster.undrained_fit(self.rules) < self.settings.min_nodes,
+            is_covered=self.roster.joinable_fit(self.rules) >= self.rules.min_nodes,
+            is_total=self.roster.undrained_fit(self.rules) < self.rules.min_nodes,
         )
 
     def _growth(self) -> Growth | None:
@@ -406,52 +463,46 @@ class Coordinator:
         return Growth(was, to, self.can_grow_since + self.settings.settle_s, self.is_growth_called)
 
     def _open(self, why: AnyWhy) -> Move[None]:
-        is_first = not self.stored.readers
-        opened = Opened(
-            no=1 if is_first else self.view.no + 1,
-            cycle_id=1 if is_first else self.cycle_id + 1,
-            shards=codec.shard_count(self.settings.max_nodes),
-            ring_at=self.settings.min_nodes,
-            channels=self.channels,
-            why=why,
-        )
-        if not is_first:
+        if self.stored.readers:
             self.phase = next_phase(self.phase, RunStep.OPEN)
             self.opened_at = self.clock()
         self.losses_journaled, self.stood_still_s = 0, 0.0
         self.enough_since = self.wait_reason = self.drain_due_at = self.can_grow_since = None
         self.is_at_checkpoint = self.is_growth_called = False
-        self.membership.begin_cycle(opened.cycle_id)
-        yield from moves.publish_opened(self.keys, opened, self._turn(opened))
+        self.groups.end()
+        self.membership.begin_cycle(self.publisher.newest_id + 1)
+        opened = yield from self.publisher.open_cycle(why, ring_at=self.rules.min_nodes)
         self.stored.begin_cycle(opened)
         self.journal(journal.CycleOpened(cycle_id=opened.cycle_id, why=why, roles=roles_after(NodeStep.REOPEN)))
 
     def _seal(self, placement: Placement) -> Move[None]:
-        arrived, previous = dict(self.roster.arrived), self.roster.world
-        master = arrived[placement.ranks[0]]
-        sealed = Sealed(
-            no=self.view.no + 1,
-            cycle_id=self.cycle_id,
-            world_size=len(placement.ranks),
-            counted=self.stored.arrivals_counted,
-            master_addr=master.node.addr,
-            master_port=master.bootstrap_port,
-        )
+        roster = self.roster
+        arrived, previous, rules = dict(roster.arrived), roster.world, self.rules
+        worlds = {group: world.seats for group, world in roster.worlds.items()}
+        wanted = self.settings.min_nodes // self.settings.group_size if self.has_groups else 1
         self.phase = next_phase(self.phase, RunStep.SEAL)
         self.membership.seal(placement)
-        yield from moves.publish_sealed(self.keys, sealed, seat(placement, arrived), self._turn(sealed))
-        waited_s = self.clock() - (self.opened_at or 0.0)
-        address = format_endpoint(sealed.master_addr, sealed.master_port)
+        sealed = yield from self.publisher.seal_cycle(
+            self.cycle_id,
+            placement,
+            arrived,
+            counted=self.stored.arrivals_counted,
+            group_count=max(wanted, max(placement.groups) + 1),
+        )
+        master = sealed.masters[placement.groups[0]]
         self.journal(
             journal.CycleSealed(
                 cycle_id=self.cycle_id,
                 placement=placement,
                 roles=roles_after(NodeStep.PASS_OVER),
-                waited_s=waited_s,
-                master=address,
+                waited_s=self.clock() - (self.opened_at or 0.0),
+                master=format_endpoint(master.addr, master.port),
             )
         )
-        summary = summarize(placement, arrived, previous, self.rules)
+        summary: Summary | GroupSummary = summarize(placement, arrived, previous, rules)
+        if self.has_groups:
+            self.groups.begin(sealed)
+            summary = summarize_groups(placement, arrived, worlds, rules, len(roster.ready))
         self.journal(
             journal.CyclePlaced(
                 cycle_id=self.cycle_id,

@@ -76,6 +76,10 @@ class CycleOpened(_Entry, frozen=True, kw_only=True):
     why: AnyWhy
     roles: dict[Role, Role]
     """What every live node is from now on, by what it was; a role that is not listed stays."""
+    group: int | None = None
+    """The group that the cycle is of. None: of all groups, or the run has only one."""
+    changed: dict[str, Role] = {}
+    """What single nodes are from now on, if only those of a group change."""
 
 
 class CauseCorrected(_Entry, frozen=True, kw_only=True):
@@ -90,6 +94,7 @@ class CycleWaits(_Entry, frozen=True, kw_only=True):
 
     cycle_id: int
     reason: str
+    group: int | None = None
 
 
 class CycleSealed(_Entry, frozen=True, kw_only=True):
@@ -99,6 +104,22 @@ class CycleSealed(_Entry, frozen=True, kw_only=True):
     """What every live node without a rank is from now on, by what it was; a role that is not listed stays."""
     waited_s: float
     master: str
+    """Where the workers meet: those of the first group, if there are several."""
+    group: int | None = None
+    """The group that the cycle is of. None: of all groups, or the run has only one."""
+    changed: dict[str, Role] = {}
+    """What single nodes without a rank are from now on, if only those of a group change."""
+
+
+class GroupDissolved(_Entry, frozen=True, kw_only=True):
+    """A group that lacked nodes was given up."""
+
+    cycle_id: int
+    """Its open cycle, which will not be sealed."""
+    group: int
+    reason: str
+    changed: dict[str, Role]
+    """What its nodes are from now on."""
 
 
 class CyclePlaced(_Entry, frozen=True, kw_only=True):
@@ -175,6 +196,8 @@ class NodesArrived(_Entry, frozen=True, kw_only=True):
 
     cycle_id: int
     incarnations: tuple[str, ...]
+    role: Role = Role.ARRIVED
+    """What they are now. With groups, a node that comes later stands by."""
 
 
 class NodesSilent(_Entry, frozen=True, kw_only=True):
@@ -269,6 +292,7 @@ Entry = (
     | CauseCorrected
     | CycleWaits
     | CycleSealed
+    | GroupDissolved
     | CyclePlaced
     | CycleCalled
     | CycleSettled
@@ -307,20 +331,22 @@ def log_entry(entry: Entry) -> None:
         case NodesSilent():
             log.debug("silent cycle=%d nodes=%d", entry.cycle_id, len(entry.silent_s))
         case CycleOpened():
-            log.info("opened cycle=%d because %s", entry.cycle_id, entry.why)
+            log.info("opened %s because %s", _cycle(entry), entry.why)
         case CauseCorrected():
             log.info("corrected cycle=%d: it opened because of this: %s", entry.cycle_id, entry.why)
         case CycleWaits():
-            log.info("waiting cycle=%d: %s", entry.cycle_id, entry.reason)
+            log.info("waiting %s: %s", _cycle(entry), entry.reason)
         case CycleSealed():
             log.info(
-                "sealed cycle=%d active=%d standby=%d after_s=%.3f master=%s",
-                entry.cycle_id,
+                "sealed %s active=%d standby=%d after_s=%.3f master=%s",
+                _cycle(entry),
                 len(entry.placement.ranks),
                 len(entry.placement.standbys),
                 entry.waited_s,
                 entry.master,
             )
+        case GroupDissolved():
+            log.info("dissolved %s: %s; standby=%d", _cycle(entry), entry.reason, len(entry.changed))
         case CyclePlaced():
             log.info("placed cycle=%d %s; %s", entry.cycle_id, entry.counts, entry.effect)
         case NodeJoined():
@@ -367,3 +393,8 @@ def log_entry(entry: Entry) -> None:
             )
         case RunEnded():
             log.info("closed verdict=%s", entry.verdict)
+
+
+def _cycle(entry: CycleOpened | CycleWaits | CycleSealed | GroupDissolved) -> str:
+    """The cycle, and its group if it is of one, with stable keys."""
+    return f"cycle={entry.cycle_id}" if entry.group is None else f"cycle={entry.cycle_id} group={entry.group}"

@@ -38,8 +38,8 @@ class Asked:
     """What nodes and operators ask the coordinator for, in one read."""
 
     requests: list[Request] = field(default_factory=list)
-    has_checkpoint: bool = False
-    """A worker of the current cycle has written a checkpoint."""
+    checkpoints: set[int] = field(default_factory=set)
+    """Groups in which a worker of the current cycle has written a checkpoint."""
 
 
 @dataclass(slots=True)
@@ -58,8 +58,9 @@ class Membership:
     ledger: Ledger = field(init=False)
     losses: LossBook = field(init=False)
     cycle_id: int = field(init=False, default=0)
+    """The last common cycle."""
     is_open: bool = field(init=False, default=True)
-    """Whether arrivals in the current cycle count."""
+    """Whether arrivals in that cycle count."""
     stays_until: float = field(init=False, default=float("-inf"))
     """Until when a node that was given up in the exit barrier may come for the verdict."""
     next_look_at: float = field(init=False, default=float("-inf"))
@@ -67,7 +68,9 @@ class Membership:
     looked_at: float = field(init=False, default=float("-inf"))
     """When the journal last heard that the coordinator looks."""
     stalled_in: int = field(init=False, default=0)
-    """The last cycle in which the coordinator stood still for so long that nodes may have stopped their workers."""
+    """The last common cycle in which the coordinator stood still for so long that nodes may have stopped workers."""
+    stalled_at: float = field(init=False, default=float("-inf"))
+    """When that was noticed."""
     silent: set[str] = field(init=False, default_factory=set)
     """Nodes whose lease is half over."""
     parked: set[str] = field(init=False, default_factory=set)
@@ -75,21 +78,21 @@ class Membership:
 
     def __post_init__(self) -> None:
         self.rules = self.settings.placement_rules
-        self.roster = Roster(max_nodes=self.settings.max_nodes)
+        self.roster = Roster(max_nodes=self.settings.max_nodes, has_groups=self.settings.group_size > 0)
         self.leases = LeaseTable(self.settings.lease_s, self.settings.beat_s)
         self.ledger = Ledger(self.settings.blame_rules)
         self.losses = LossBook(self.settings.loss_rules)
         self.look_gap_s = self.settings.beat_s / 4
 
     def begin_cycle(self, cycle_id: int) -> None:
-        """A cycle is open: arrivals in it count. Nodes of the last world are awaited."""
+        """A common cycle is open: arrivals in it count. Nodes of the last worlds are awaited."""
         if self.cycle_id:
             self.roster.reopen()
         self.cycle_id, self.is_open = cycle_id, True
 
     def seal(self, placement: Placement) -> None:
-        """The cycle is sealed: nodes have their places, and arrivals do not count any more."""
-        self.roster.seal(placement)
+        """The common cycle is sealed: nodes have their places, and arrivals do not count any more."""
+        self.roster.seal(placement, self.cycle_id)
         self.is_open = False
 
     # --- what nodes wrote ---------------------------------------------------------------------------
@@ -123,7 +126,7 @@ class Membership:
 
     def _act(self, effect: Effect, asked: Asked) -> Move[None]:
         """Do what follows from a record, and journal it."""
-        cycle_id = self.cycle_id
+        cycle_id = self.cycle_id if not isinstance(effect, NodeFinish) else self.cycle_of(effect.incarnation)
         match effect:
             case Fence():
                 yield from self.fence(effect)
@@ -146,15 +149,16 @@ class Membership:
                     )
                 )
             case CheckpointWritten():
-                asked.has_checkpoint = True
+                asked.checkpoints.add(effect.group)
             case Request():
                 asked.requests.append(effect)
 
     def _tell_arrived(self, records: Sequence[AnyRecord]) -> None:
-        arrived = self.roster.arrived
-        news = tuple(record.incarnation for record in records if arrived.get(record.incarnation) is record)
-        if news:
-            self.journal(journal.NodesArrived(cycle_id=self.cycle_id, incarnations=news))
+        for role, arrived in ((Role.ARRIVED, self.roster.arrived), (Role.STANDBY, self.roster.ready)):
+            news = [record for record in records if arrived.get(record.incarnation) is record] if arrived else []
+            if news:
+                names = tuple(record.incarnation for record in news)
+                self.journal(journal.NodesArrived(cycle_id=news[-1].cycle_id, incarnations=names, role=role))
 
     def _admit(self, records: Sequence[AnyRecord]) -> Move[set[int]]:
         """Take in newcomers, in the order they were counted: of two starts of one node the newer one stays.
@@ -235,7 +239,7 @@ class Membership:
         now = self.clock()
         self.leases.observe(counters, now, self.look_gap_s, published)
         if self.leases.stall_s:
-            self.stalled_in = self.cycle_id
+            self.stalled_in, self.stalled_at = self.cycle_id, now
         for incarnation in self.leases.judge_leases(now):
             yield from self._drop(incarnation, FenceCause.LOST, f"no beat for {self.settings.lease_s:g} s")
         for incarnation in self.leases.judge_deaf(now):
@@ -268,12 +272,13 @@ class Membership:
 
     def _drop(self, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
         name, role = self.roster.describe(incarnation), self.roster.members[incarnation].role
+        cycle_id = self.cycle_of(incarnation)
         if role is Role.FINISHED:
             # It has done its part, and may only be slow to come for the verdict.
             self.stays_until = self.clock() + self.settings.store_grace_s
         self.roster.drop(incarnation)
         silent_s = self.leases.ages((incarnation,), self.clock()).get(incarnation, 0.0)
-        yield from self.fence(Fence(incarnation, name, cause, reason, silent_s))
+        yield from self.fence(Fence(incarnation, name, cause, reason, silent_s, cycle_id))
 
     def book_losses(self) -> None:
         """Park nodes that were lost too often, and end the parking of those whose time is over."""
@@ -312,6 +317,23 @@ class Membership:
             )
         )
 
+    def cycle_of(self, incarnation: str) -> int:
+        """The cycle in which a node trains, or the last common one."""
+        world = self.roster.world_of(incarnation)
+        return self.cycle_id if world is None else world.cycle_id
+
+    def quarantine(self, bad: FailureNote) -> Move[bool]:
+        """Fence a node that was the first to fail too often, under every incarnation. False if it is away.
+
+        A blamed node that is away is refused when it comes back.
+        """
+        found, reason = self.roster.find_blamed(bad), self.ledger.explain_quarantine(bad)
+        for incarnation in found:
+            name = self.roster.members[incarnation].name
+            self.roster.drop(incarnation, is_loss=False)
+            yield from self.fence(Fence(incarnation, name, FenceCause.QUARANTINED, reason))
+        return bool(found)
+
     def fence(self, fence: Fence) -> Move[None]:
         """End an incarnation: nothing it says counts any more."""
         self.leases.revoke(fence.incarnation)
@@ -319,7 +341,7 @@ class Membership:
         yield from self.stored.fence(fence.incarnation, prefix + fence.reason)
         self.journal(
             journal.NodeFenced(
-                cycle_id=self.cycle_id,
+                cycle_id=self.cycle_id if fence.cycle_id is None else fence.cycle_id,
                 incarnation=fence.incarnation,
                 node=fence.node,
                 cause=fence.cause,

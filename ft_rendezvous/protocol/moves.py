@@ -72,9 +72,9 @@ def ring(keys: Keys) -> Move[None]:
     yield Set(keys.bell, b"1")
 
 
-def count_arrival(keys: Keys, cycle_id: int) -> Move[int]:
-    """This node's number among the arrivals of the cycle, from 1."""
-    return (yield from _count(keys.arrived(cycle_id)))
+def count_arrival(keys: Keys, opened: Opened) -> Move[int]:
+    """This node's number among the arrivals of the cycle's log, from 1."""
+    return (yield from _count(keys.arrived(opened.log_id)))
 
 
 def _count(key: str) -> Move[int]:
@@ -93,7 +93,7 @@ def _count(key: str) -> Move[int]:
 
 def write_arrival(keys: Keys, opened: Opened, arrival: Arrival) -> Move[None]:
     """Record an arrival that has been counted; ring only if it may complete a world."""
-    yield _append(keys, opened.shards, arrival)
+    yield _append(keys, opened, arrival)
     if arrival.seq >= opened.ring_at:
         yield from ring(keys)
 
@@ -101,15 +101,15 @@ def write_arrival(keys: Keys, opened: Opened, arrival: Arrival) -> Move[None]:
 def write_record(keys: Keys, opened: Opened, record: AnyRecord, must_ring: bool = True) -> Move[None]:
     """Say something about the cycle."""
     if isinstance(record, Withdrawal):
-        yield from _count(keys.withdrawn(record.cycle_id))
-    yield _append(keys, opened.shards, record)
+        yield from _count(keys.withdrawn(opened.log_id))
+    yield _append(keys, opened, record)
     if must_ring:
         yield from ring(keys)
 
 
-def _append(keys: Keys, shards: int, record: AnyRecord) -> Op:
-    shard = codec.spread(record.incarnation, shards)
-    return Append(keys.log(record.cycle_id, shard), codec.encode_record(record))
+def _append(keys: Keys, opened: Opened, record: AnyRecord) -> Op:
+    shard = codec.spread(record.incarnation, opened.shards)
+    return Append(keys.log(opened.log_id, shard), codec.encode_record(record))
 
 
 def beat(keys: Keys, incarnation: str, before: int, after: int) -> Move[int]:
@@ -170,15 +170,17 @@ def read_answer(keys: Keys, request: str) -> Move[Answer]:
 def publish_opened(keys: Keys, opened: Opened, head: Head) -> Move[None]:
     """Open a cycle. Its counts and logs exist before any node can hear of it, so no read of them blocks.
 
-    They are an operation of their own: a large `multi_set` is not performed at once. The server sets what has come so
-    far and begins anew when more comes, which would reset a count that a node has just used.
+    The cycle of a group has none of its own. They are an operation of their own: a large `multi_set` is not performed
+    at once. The server sets what has come so far and begins anew when more comes, which would reset a count that a node
+    has just used.
     """
-    names = [keys.arrived(opened.cycle_id), keys.withdrawn(opened.cycle_id)]
-    values = [b"0", b"0"]
-    for shard in range(opened.shards):
-        names.append(keys.log(opened.cycle_id, shard))
-        values.append(b"")
-    yield MultiSet(names, values)
+    if opened.log_id == opened.cycle_id:
+        names = [keys.arrived(opened.cycle_id), keys.withdrawn(opened.cycle_id)]
+        values = [b"0", b"0"]
+        for shard in range(opened.shards):
+            names.append(keys.log(opened.cycle_id, shard))
+            values.append(b"")
+        yield MultiSet(names, values)
     yield MultiSet(*_publication(keys, [opened] * opened.channels, head))
 
 
@@ -264,9 +266,9 @@ def read_beats(keys: Keys, incarnations: Sequence[str]) -> Move[dict[str, int]]:
     return counters
 
 
-def delete_cycle(keys: Keys, cycle_id: int, shards: int) -> Move[None]:
-    """Remove what a cycle left, and once more what fenced nodes may have brought back of older ones."""
-    for old in range(max(1, cycle_id - RELAPSE), cycle_id + 1):
+def delete_logs(keys: Keys, cycles: Iterable[int], shards: int) -> Move[None]:
+    """Remove the counts and logs of cycles."""
+    for old in cycles:
         yield Delete(keys.arrived(old))
         yield Delete(keys.withdrawn(old))
         for shard in range(shards):
@@ -292,11 +294,16 @@ class Reading:
 
 @dataclass(slots=True)
 class LogReader:
-    """Reads one cycle's log as it grows; decodes only what is new. Keeps nothing for each record that it has read."""
+    """Reads one cycle's log as it grows; decodes only what is new. Keeps nothing for each record that it has read.
+
+    The log of a common cycle also holds the records of the groups' cycles after it, up to the next common one.
+    """
 
     cycle_id: int
     shards: int
     long_log_bytes: int = LONG_LOG_BYTES
+    newest_id: int = field(init=False)
+    """The newest cycle whose records this log may hold."""
     offsets: list[int] = field(default_factory=list)
     long_logs: dict[int, bytes] = field(default_factory=dict)
     """Logs that are long enough to be emptied, by shard, as they were last read."""
@@ -311,6 +318,7 @@ class LogReader:
 
     def __post_init__(self) -> None:
         self.offsets = [0] * self.shards
+        self.newest_id = self.cycle_id
 
     def key_names(self, keys: Keys) -> list[str]:
         logs = [keys.log(self.cycle_id, shard) for shard in range(self.shards)]
@@ -327,7 +335,7 @@ class LogReader:
                 self.long_logs[shard] = value
             if len(value) > offset:
                 new = value[offset:] if offset else value
-                records, bad = codec.decode_records(new, self.cycle_id, arrived)
+                records, bad = codec.decode_records(new, self.cycle_id, arrived, self.newest_id)
                 self.offsets[shard] = len(value)
                 reading.records.extend(records)
                 reading.bad.extend(bad)

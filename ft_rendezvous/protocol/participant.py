@@ -17,6 +17,8 @@ from ft_rendezvous.core.model import (
     Failure,
     Finish,
     Goodbye,
+    GroupForms,
+    Head,
     NodeInfo,
     Opened,
     Outcome,
@@ -26,7 +28,7 @@ from ft_rendezvous.core.model import (
     View,
     Withdrawal,
     WorkerRanks,
-    fold,
+    fold_for,
 )
 from ft_rendezvous.core.node_step import (
     Arrive,
@@ -39,13 +41,14 @@ from ft_rendezvous.core.node_step import (
     TakeSeat,
     WorkerExit,
     decide_step,
+    find_seals,
     is_superseded,
     watch_from,
 )
 from ft_rendezvous.errors import Refused
 from ft_rendezvous.protocol import codec, moves
 from ft_rendezvous.protocol.codec import Keys
-from ft_rendezvous.protocol.ops import CHANGED, Clock, Move, Routine
+from ft_rendezvous.protocol.ops import CHANGED, Check, Clock, Move, Routine
 from ft_rendezvous.text import one_line
 
 
@@ -60,6 +63,8 @@ class Place:
     master_addr: str
     master_port: int
     workers: WorkerRanks | None
+    group: int = 0
+    group_count: int = 1
 
 
 @dataclass(slots=True)
@@ -74,12 +79,14 @@ class Participant:
     lease_s: float
     clock: Clock
     new_incarnation: Callable[[], str]
-    hold_bootstrap: Callable[[int], int]
-    """Port of a listening socket that this node holds for the given cycle."""
+    hold_bootstrap: Callable[[int, str], int]
+    """Port of a listening socket that this node holds for the given cycle and incarnation."""
     on_enlisted: Callable[[], None] = lambda: None
     """Called when a new incarnation knows the view: time to watch for its next event."""
     on_drain: Callable[[], None] = lambda: None
     """Called when this node is asked to give up its place."""
+    on_group_ended: Callable[[int, str], None] = lambda _group, _reason: None
+    """Called while this node has a place, when a group ends, its own or another one: with that group and the reason."""
     greeted: View | None = None
     """The run as it stood when this node found it: spares the first incarnation a read."""
 
@@ -88,6 +95,8 @@ class Participant:
     view: View | None = field(init=False, default=None)
     announced_in: Opened | None = field(init=False, default=None)
     """The opening of the cycle in which this incarnation last arrived, or was about to."""
+    placed_in: Opened | None = field(init=False, default=None)
+    """The opening of the cycle in which this node last took a place: what its workers did belongs to that log."""
     pulse: Pulse = field(init=False)
     progress: Progress = field(init=False, default_factory=Progress)
     seq: int = field(init=False, default=0)
@@ -198,7 +207,8 @@ class Participant:
                 case ReportFailure():
                     yield from self.report_failure(decision.cycle_id)
                 case TakeSeat():
-                    self.progress.trained_in = decision.sealed.cycle_id
+                    self.progress.trained_in = self.progress.arrived_in = decision.sealed.cycle_id
+                    self.placed_in = self.view.opened
                     self.worker_exit = None
                     return self._place_of(decision)
                 case Park():
@@ -255,17 +265,30 @@ class Participant:
                 before = (yield from moves.read_head()).view
             if before.closed is None:
                 yield from self._arrive(before.opened)
-            after = (yield from moves.read_head()).view
-            if after.cycle_id - before.cycle_id <= 1:
-                self.view = watch_from(after, self.progress.arrived_in, self.seq)
+            head = yield from moves.read_head()
+            if head.view.cycle_id - before.cycle_id <= 1:
+                self.view = watch_from(head.view, (yield from self._find_seal(head)))
                 self.on_enlisted()
                 return
             before = None
 
+    def _find_seal(self, head: Head) -> Move[int | None]:
+        """The first seal that may have a seat for this node.
+
+        The coordinator keeps the events of seals for the nodes that it knows. An event that is gone was deleted before
+        the coordinator had read this node's arrival. So it has no seat for this node, and a read of it would block for
+        ever. The last event is never deleted.
+        """
+        channel = codec.spread(self.incarnation, head.view.opened.channels)
+        for no in find_seals(head.view, self.progress.arrived_in, self.seq, head.seals):
+            if no == head.view.no or (yield Check([self.keys.event(no, channel)])):
+                return no
+        return None
+
     def _arrive(self, opened: Opened) -> Move[None]:
-        port = self.hold_bootstrap(opened.cycle_id)
+        port = self.hold_bootstrap(opened.cycle_id, self.incarnation)
         self.announced_in = opened
-        self.seq = yield from moves.count_arrival(self.keys, opened.cycle_id)
+        self.seq = yield from moves.count_arrival(self.keys, opened)
         self.progress.arrived_in = opened.cycle_id
         arrival = Arrival(
             cycle_id=opened.cycle_id,
@@ -279,14 +302,17 @@ class Participant:
     def _place_of(self, taken: TakeSeat) -> Place:
         sealed, seat = taken.sealed, taken.seat
         assert seat.rank is not None
+        master = sealed.masters[seat.group]
         return Place(
             cycle_id=sealed.cycle_id,
             incarnation=self.incarnation,
             rank=seat.rank,
             world_size=sealed.world_size,
-            master_addr=sealed.master_addr,
-            master_port=sealed.master_port,
+            master_addr=master.addr,
+            master_port=master.port,
             workers=seat.workers,
+            group=seat.group,
+            group_count=sealed.group_count,
         )
 
     # --- what this node says while it trains --------------------------------------------------------
@@ -321,7 +347,8 @@ class Participant:
             log_path=end.log_path,
             last_words=end.last_words,
         )
-        yield from moves.write_record(self.keys, self.view.opened, failure)
+        assert self.placed_in is not None
+        yield from moves.write_record(self.keys, self.placed_in, failure)
         self.progress.reported_in = cycle_id
 
     def ask(self, kind: RequestKind, reason: str) -> Move[None]:
@@ -411,7 +438,11 @@ class Participant:
             if event is None:
                 self.has_lapsed = True
                 return
-            self.view = fold(self.view, event)
+            group = self.view.group_of(incarnation)
+            has_place = group is not None and self.progress.trained_in == self.view.cycle_id
+            self.view = fold_for(self.view, event, incarnation)
+            if isinstance(event, Opened) and group is not None and has_place and not isinstance(event.why, GroupForms):
+                self.on_group_ended(group if event.group is None else event.group, str(event.why))
             if isinstance(event, Called) and incarnation in event.draining and not self.is_draining:
                 self.is_draining = True
                 self.on_drain()
@@ -420,11 +451,11 @@ class Participant:
 
     def finish(self, cycle_id: int) -> Move[None]:
         """Enter the exit barrier: it is complete when the coordinator has heard this from every active node."""
-        assert self.view is not None
+        assert self.placed_in is not None
         if self.progress.finished_in >= cycle_id:
             return
         finish = Finish(cycle_id=cycle_id, incarnation=self.incarnation)
-        yield from moves.write_record(self.keys, self.view.opened, finish)
+        yield from moves.write_record(self.keys, self.placed_in, finish)
         self.progress.finished_in = cycle_id
 
     def goodbye(self, outcome: Outcome, reason: str) -> Move[None]:

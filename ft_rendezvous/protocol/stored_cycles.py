@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ft_rendezvous.core.model import Opened, View
 from ft_rendezvous.protocol import moves
@@ -37,7 +38,9 @@ class StoredCycles:
     disagrees_since: float | None = field(init=False, default=None)
     """Since when counts and records of the current cycle have disagreed."""
     opened_by: dict[int, int] = field(init=False, default_factory=dict)
-    """The event that opened each cycle whose keys are still in the store."""
+    """The event that opened each cycle whose keys are still in the store, oldest first."""
+    deleted_logs: deque[int] = field(init=False, default_factory=lambda: deque(maxlen=moves.RELAPSE + 1))
+    """The last cycles whose logs were deleted."""
     deleted_events: int = field(init=False, default=0)
     fences: deque[tuple[float, str]] = field(init=False, default_factory=deque)
     """When which incarnation was fenced. The node deletes the fence, unless it is gone."""
@@ -50,7 +53,13 @@ class StoredCycles:
         return self.readers[-1].arrivals_counted
 
     def begin_cycle(self, opened: Opened) -> None:
-        """Read another log from now on. The one before it is still read: a node may be late."""
+        """Read another log from now on. The one before it is still read: a node may be late.
+
+        The cycle of a group has no log of its own.
+        """
+        if opened.log_id != opened.cycle_id:
+            self.readers[-1].newest_id = opened.cycle_id
+            return
         self.readers.append(moves.LogReader(opened.cycle_id, opened.shards, self.long_log_bytes))
         self.opened_by[opened.cycle_id] = opened.no
         self.disagrees_since = None
@@ -73,9 +82,14 @@ class StoredCycles:
         """A request was answered: delete the answer later."""
         self.answers.append((self.clock(), request))
 
+    @property
+    def last_log_id(self) -> int:
+        """The common cycle before the current one; 0 if there was none."""
+        return self.readers[-2].cycle_id if len(self.readers) > 1 else 0
+
     def may_delete(self, view: View, published_before: int) -> bool:
         """Whether `sweep` may find events or cycles to delete; only then must it know what nodes have read."""
-        return published_before - 1 > self.deleted_events or self._is_old(self.readers[0].cycle_id, view)
+        return published_before - 1 > self.deleted_events or self._has_old_log(view)
 
     def delete_read(self, view: View, published_before: int, acted: int) -> Move[None]:
         """Delete events that every live node has acted upon, and cycles that no node can look back to.
@@ -89,10 +103,12 @@ class StoredCycles:
         yield from moves.delete_events(self.keys, self.deleted_events + 1, done, view.opened.channels)
         self.deleted_events = max(self.deleted_events, done)
         readers = self.readers
-        while self._is_old(readers[0].cycle_id, view) and self.opened_by[readers[0].cycle_id + 1] <= acted:
+        while self._has_old_log(view) and next(islice(self.opened_by.values(), 1, None)) <= acted:
             old = readers.pop(0)
             del self.opened_by[old.cycle_id]
-            yield from moves.delete_cycle(self.keys, old.cycle_id, old.shards)
+            # Older ones are deleted again: a late append by a fenced node brings a deleted log back.
+            self.deleted_logs.append(old.cycle_id)
+            yield from moves.delete_logs(self.keys, self.deleted_logs, old.shards)
 
     def delete_old(self) -> Move[None]:
         """Delete what was read of long logs, fences that no node came for, and answers that no operator came for.
@@ -107,5 +123,6 @@ class StoredCycles:
         while self.answers and self.answers[0][0] + ANSWER_RETENTION_S < now:
             yield from moves.delete_answer(self.keys, self.answers.popleft()[1])
 
-    def _is_old(self, cycle_id: int, view: View) -> bool:
-        return view.sealed is not None and cycle_id < view.cycle_id - 1
+    def _has_old_log(self, view: View) -> bool:
+        """Whether the second successor of the oldest cycle is sealed."""
+        return view.sealed is not None and len(self.readers) > 2

@@ -37,7 +37,7 @@ class Bootstrap:
     """A socket for the next world in which this node gets rank 0, and the store of the current one if it has rank 0.
 
     An arrival carries the port. A seal may name it even if this node never hears of that seal, and workers of that
-    cycle may still try to reach it. So a port is announced in one cycle only.
+    cycle may still try to reach it. So a port is announced in one cycle, by one incarnation only.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class Bootstrap:
     ) -> None:
         self._open_listener, self._serve = open_listener, serve
         self._listener: Listener | None = open_listener()  # Before the node arrives: to open one takes as long.
-        self._cycle_id: int | None = None
-        """The cycle in which the port was announced."""
+        self._announced: tuple[int, str] | None = None
+        """The cycle in which the port was announced, and by which incarnation."""
         self._served: Served | None = None
 
-    def hold(self, cycle_id: int) -> int:
+    def hold(self, cycle_id: int, incarnation: str) -> int:
         """Port of a listening socket of this node that no other cycle's workers know of."""
-        if self._listener is not None and self._cycle_id not in (None, cycle_id):
+        if self._listener is not None and self._announced not in (None, (cycle_id, incarnation)):
             self._listener.close()
             self._listener = None
         if self._listener is None:
             self._listener = self._open_listener()
-        self._cycle_id = cycle_id
+        self._announced = (cycle_id, incarnation)
         port: int = self._listener.getsockname()[1]
         return port
 

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from ft_rendezvous import worker
 from ft_rendezvous.agent.worker_group import StartedWorkers, WorkerGroup
+from ft_rendezvous.agent.worker_messages import GroupLostMessage, SubscribeMessage, decode_from_agent
+from ft_rendezvous.env_names import INBOX_VARIABLE
 from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.protocol.worker_policy import STUCK_REASON, GroupState
 from tests.agent.fake_link import FakeLink
 from tests.agent.process_stage import ProcessStage, wait_for_zombie
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 CYCLE_ID = 3
 GLOBAL_RANK = 4
@@ -153,3 +156,42 @@ def test_a_stuck_worker_is_reported_unless_its_cycle_is_over(group: WorkerGroup,
     group.look(GroupState.UNHEALTHY, {})
     ((cycle_id, end),) = link.reports
     assert (cycle_id, end.reason, end.rank, end.exit_code) == (CYCLE_ID, STUCK_REASON, None, None)
+
+
+@pytest.fixture
+def worker_of_group(group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is a worker of the group, too."""
+    for name, value in {**group.environment(), "FT_CYCLE_ID": str(CYCLE_ID), "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("worker_of_group")
+def test_a_worker_is_told_whether_its_place_stands(
+    group: WorkerGroup, link: FakeLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worker.is_place_trusted(WAIT_S)
+    link.is_cycle_over = True
+    assert not worker.is_place_trusted(WAIT_S)
+    link.is_cycle_over = False
+    any_link: Any = link
+    group.set_place(any_link, place(CYCLE_ID + 1))
+    assert not worker.is_place_trusted(WAIT_S), "the cycle of this worker is over"
+    monkeypatch.setenv("FT_CYCLE_ID", str(CYCLE_ID + 1))
+    assert worker.is_place_trusted(WAIT_S)
+
+
+@pytest.mark.usefixtures("worker_of_group")
+def test_the_workers_of_the_place_hear_of_a_lost_group(group: WorkerGroup, link: FakeLink) -> None:
+    message = SubscribeMessage(cycle_id=CYCLE_ID, local_rank=0)
+    with worker._send_from_own_socket(message, group.environment()[INBOX_VARIABLE]) as sock:
+        sock.settimeout(WAIT_S)
+        wait_until("it has subscribed", lambda: len(group._inbox._subscribers) == 1)
+        group.tell_group_lost(2, "node5\nlost its lease")
+        expected = GroupLostMessage(group=2, cycle_id=CYCLE_ID, reason="node5 lost its lease")
+        assert decode_from_agent(sock.recv(4096)) == expected
+        any_link: Any = link
+        group.set_place(any_link, place(CYCLE_ID + 1))
+        group.tell_group_lost(2, "again")
+        sock.settimeout(0.0)
+        with pytest.raises(BlockingIOError):
+            sock.recv(4096)

@@ -61,6 +61,7 @@ def test_no_command_shows_the_help(shell: Shell) -> None:
             "doctor",
             ["--endpoint", "--nnodes", "--rdzv-conf", "--rdzv-id", "--timeout", "--json", "srun", "Exit code"],
         ),
+        ("restart", ["HOST:PORT", "--group", "--reason", "Exit code"]),
         ("settings", ["--rdzv-conf"]),
         ("status", ["SOURCE", "--watch", "--json", "--nodes", "--run", "state_dir", "FT_STATE_TOKEN", "Exit code"]),
         ("events", ["SOURCE", "--follow", "--json", "--after", "--all", "--run", "FT_STATE_TOKEN", "Exit code"]),

@@ -1,7 +1,7 @@
 """What the commands that look at a run print, in the docs and beyond: `FT_REWRITE=1` writes it anew.
 
-`<!-- at: MOMENT -->` before a console block names a moment of the story in tests/state/story.py; the run is looked at
-just then, from its state_dir.
+`<!-- at: MOMENT -->` before a console block names a moment of the story in tests/state/story.py, and `<!-- at: groups:
+MOMENT -->` one of the story in tests/state/group_story.py; the run is looked at just then, from its state_dir.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from typer.testing import CliRunner
 from ft_rendezvous.cli import state_watch
 from ft_rendezvous.cli.main import app
 from ft_rendezvous.state.model.events import decode_line
+from tests.state.group_story import tell_group_story
 from tests.state.layout import lay_out
 from tests.state.story import tell_story
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "docs" / "state-terminal.md", Path(__file__).parent / "state_shown.md"]
 SHOWN = re.compile(r"(<!-- at: ([^>]+) -->\n```console\n\$ ftr ([^\n]*)\n)(.*?)(```\n)", re.DOTALL)
+
+GROUPS = "groups: "
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +36,9 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(command: str, moment: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    story = tell_story()
+    has_groups = moment.startswith(GROUPS)
+    story = tell_group_story() if has_groups else tell_story()
+    moment = moment.removeprefix(GROUPS)
     lines = story.lines[: story.marks.get(moment)]
     assert moment in story.marks or moment == "the end"
     folder = lay_out(place / "ft-state", lines)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ft_rendezvous.core.model import Closed, Opened
+from ft_rendezvous.core.model import Closed, Opened, Sealed, is_placed
 from ft_rendezvous.node import dialing
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.ops import Op, Store
@@ -72,6 +72,35 @@ class CycleTally(Tally):
     @property
     def cycles(self) -> list[str]:
         return sorted({phase for phase, _ in self.counts if phase.startswith("cycle")})
+
+
+@dataclass
+class GroupTally(CycleTally):
+    """Counts what a node reads of the cycles of other groups apart. All records go to the log of a common cycle."""
+
+    incarnations: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
+    """The group of each node that has a place."""
+
+    def count(self, node: str, op: Op, reply: Any) -> None:
+        key = str(getattr(op, "key", ""))
+        if "/beat/" in key:
+            self.incarnations[node] = key.rpartition("/")[2]
+        event = codec.decode_event(reply) if "/event/" in key else None
+        if isinstance(event, Sealed) and is_placed(event, self.incarnations[node]):
+            self.groups[node] = event.seats[self.incarnations[node]].group
+            self.cycle_of[node] = f"cycle {event.cycle_id}"
+        group = getattr(event, "group", None)
+        if group is not None and self.groups.get(node) != group:
+            self.counts["other groups", node][kind_of(op)] += 1
+        elif key.endswith("/arrived") and node in self.cycle_of:
+            self.counts[self.cycle_of[node], node][kind_of(op)] += 1
+        else:
+            super().count(node, op, reply)
+
+    def of_others(self) -> dict[str, int]:
+        """How many operations each node has spent on the cycles of groups that it was not in."""
+        return {node: sum(kinds.values()) for node, kinds in self.of("other groups").items()}
 
 
 class CountingStore:

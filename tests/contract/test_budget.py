@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
@@ -13,16 +15,17 @@ from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
+from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.coordinator import Coordinator
-from ft_rendezvous.protocol.ops import MultiGet
+from ft_rendezvous.protocol.ops import Get, MultiGet, Op
 from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.store.client import ServedStore, connect
 from ft_rendezvous.store.net import listen
 from tests.contract.benches import LONG_S
-from tests.contract.counting import BEAT, CountingStore, CycleTally, Tally, counted
+from tests.contract.counting import BEAT, CountingStore, CycleTally, GroupTally, Tally, counted
 from tests.contract.live import LiveNode, live_run
 from tests.contract.test_torch import spec_of
-from tests.scenarios.simulated_cluster import Cluster
+from tests.scenarios.simulated_cluster import Cluster, Node
 from tests.sim.store import SimStore
 
 BUDGET = 8
@@ -155,16 +158,162 @@ def test_the_unluckiest_node_stays_within_the_budget(served: ServedStore, report
     assert tally.most(tally.cycles[-1]) == BUDGET, "no operation is left to be saved without being noticed"
 
 
+# --- replica groups ---------------------------------------------------------------------------------
+
+GROUPS = replace(SETTINGS, min_nodes=6, max_nodes=8, group_size=2, max_group_failures=0)
+
+
+def counted_groups(served: ServedStore, tally: Tally, count: int) -> Cluster:
+    """Three groups of two nodes, and spares."""
+    cluster = counting_cluster(tally, served.port, GROUPS)
+    joined(cluster, count)
+    assert [(node.place.group, node.place.rank) for node in cluster.nodes.values() if node.place] == [
+        (group, rank) for group in range(3) for rank in range(2)
+    ]
+    return cluster
+
+
+def restart_unluckily(cluster: Cluster, unlucky: Node) -> None:
+    """Its workers fail, and it is the last of its group to arrive."""
+    unlucky.fail()
+    assert unlucky.step(), "it reports"
+    unlucky.is_frozen = True
+    cluster.settle()
+    unlucky.is_frozen = False
+    cluster.settle()
+    assert len(cluster.training) == 6
+
+
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_the_unluckiest_node_of_a_group_stays_within_the_budget(
+    served: ServedStore, report: Report, restarts: int
+) -> None:
+    """In each cycle of its group, as it would in a run without groups. What it reads of other groups is counted apart.
+
+    It is the last to arrive, its workers fail, and it is the last into the exit barrier.
+    """
+    tally = GroupTally()
+    cluster = counted_groups(served, tally, 6)
+    unlucky = cluster.nodes["n5"]
+    for _ in range(restarts):
+        restart_unluckily(cluster, unlucky)
+    for node in list(cluster.nodes.values()):
+        node.finish()
+    cluster.settle()
+    assert str(cluster.verdict) == "succeeded"
+    assert len(tally.cycles) == restarts + 1
+    assert_within_budget(tally, report)
+    assert tally.most(tally.cycles[-1]) == BUDGET, "no operation is left to be saved without being noticed"
+    others = [f"n{number}" for number in range(4)] if restarts else []
+    assert tally.of_others() == dict.fromkeys(others, 2 * restarts)
+
+
+def test_a_restart_of_one_group_costs_all_other_nodes_two_reads(served: ServedStore, report: Report) -> None:
+    tally = Tally()
+    cluster = counted_groups(served, tally, 8)
+    tally.phase = "restart of group 2"
+    restart_unluckily(cluster, cluster.nodes["n5"])
+    spent = {node: dict(kinds) for node, kinds in tally.of(tally.phase).items()}
+    report(tally.phase, spent)
+    others = [node for node in cluster.nodes if node not in ("n4", "n5")]
+    assert {node: spent[node] for node in others} == {node: {"get": 2} for node in others}
+    assert spent["n5"] == {"get": 2, "add": 1, "append": 2, "set": 2}
+    assert spent["n4"] == {"get": 2, "add": 1, "append": 1, "set": 1}
+
+
+def test_a_spare_that_fills_a_group_is_placed_by_two_reads(served: ServedStore, report: Report) -> None:
+    """Its arrival stands: it writes nothing. All others spend what they spend on any restart of a group."""
+    tally = Tally()
+    cluster = counted_groups(served, tally, 8)
+    tally.phase = "loss in group 1"
+    cluster.nodes["n3"].kill()
+    cluster.advance(GROUPS.lease_s + GROUPS.beat_s)
+    spent = {node: {kind: count for kind, count in kinds.items() if kind != BEAT} for node, kinds in spent_in(tally)}
+    report(tally.phase, spent)
+    placed = [node for node in ("n6", "n7") if cluster.nodes[node].place is not None]
+    assert len(placed) == 1
+    others = [node for node in cluster.nodes if node not in ("n2", "n3")]
+    assert {node: spent[node] for node in others} == {node: {"get": 2} for node in others}
+    assert spent["n2"] == {"get": 2, "add": 1, "append": 1, "set": 1}
+
+
+def test_a_group_that_is_dissolved_to_fill_another_costs_no_more_than_two_restarts(
+    served: ServedStore, report: Report
+) -> None:
+    """The group that is filled opens once more. The group that is dissolved is not sealed."""
+    tally = Tally()
+    cluster = counted_groups(served, tally, 6)
+    tally.phase = "losses in two groups"
+    for lost in ("n3", "n5"):
+        cluster.nodes[lost].kill()
+        cluster.advance(GROUPS.lease_s + GROUPS.beat_s)
+    assert len(cluster.training) == 4
+    spent = {node: {kind: count for kind, count in kinds.items() if kind != BEAT} for node, kinds in spent_in(tally)}
+    report(tally.phase, spent)
+    assert spent["n0"] == spent["n1"] == {"get": 4}
+
+
+def test_a_node_that_comes_late_and_fills_a_group_pays_for_joining_alone(served: ServedStore, report: Report) -> None:
+    tally = Tally()
+    cluster = counted_groups(served, tally, 6)
+    cluster.nodes["n3"].kill()
+    cluster.advance(GROUPS.lease_s + GROUPS.beat_s)
+    tally.phase = "a late node comes"
+    cluster.join("late", infra_rank=9)
+    cluster.settle()
+    assert cluster.nodes["late"].place is not None
+    spent = {node: dict(kinds) for node, kinds in spent_in(tally)}
+    report(tally.phase, spent)
+    del spent["late"][BEAT]
+    greeting = {"check": 1, "get": 1}
+    assert Counter(spent["late"]) - Counter(greeting) == {"add": 1, "append": 1, "set": 1, "get": 2}
+    others = ("n0", "n1", "n4", "n5")
+    assert {node: spent[node] for node in others} == {node: {"get": 1} for node in others}, "the opening came before"
+
+
+def test_a_group_that_is_sealed_while_a_node_joins_costs_that_node_nothing_more(
+    served: ServedStore, report: Report
+) -> None:
+    """Its seat is in the last event of the head that it reads. That event is there."""
+    tally = Tally()
+    cluster = counted_groups(served, tally, 6)
+    cluster.nodes["n3"].kill()
+    cluster.advance(GROUPS.lease_s + GROUPS.beat_s)
+
+    class SlowStore(CountingStore):
+        """The coordinator is faster than this node, which has arrived and reads the head."""
+
+        def perform(self, op: Op) -> Any:
+            if op == Get(codec.HEAD_KEY) and tally.of(tally.phase)["late"]["append"]:
+                cluster._coordinate()
+            return super().perform(op)
+
+    cluster.store_for = lambda name: SlowStore(connect("127.0.0.1", served.port), tally, name)
+    tally.phase = "a late node joins a sealed group"
+    cluster.join("late", infra_rank=9)
+    cluster.settle()
+    assert cluster.nodes["late"].place is not None
+    spent = dict(tally.of(tally.phase)["late"])
+    report(tally.phase, spent)
+    greeting = Counter({"check": 1, "get": 1, BEAT: 1})
+    assert Counter(spent) - greeting == {"add": 1, "append": 1, "set": 1, "get": 2}
+
+
+def spent_in(tally: Tally) -> list[tuple[str, Counter[str]]]:
+    return sorted(tally.of(tally.phase).items())
+
+
 # --- steady state -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("group_size", [0, 1])
 def test_a_steady_run_costs_its_nodes_and_spares_one_beat_per_interval_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, report: Report
+    monkeypatch: pytest.MonkeyPatch, report: Report, group_size: int
 ) -> None:
     """On the real link. Time only bounds the beats from above, so a slow machine cannot fail this."""
     tally = Tally(phase="before")
     beat_s = 0.1
-    with live_run(beat_s=beat_s) as run:
+    with live_run(beat_s=beat_s, group_size=group_size) as run:
         nodes: list[LiveNode] = []
         for number in range(3):
             with counted(monkeypatch, tally, f"n{number}"):

@@ -33,7 +33,7 @@ from tests.sim.store import SimStore
 
 SHORT_S = 0.2
 EPOCH = "e" * 16
-OPENED = Opened(no=1, cycle_id=1, shards=16, ring_at=1, channels=1, why=FirstCycle())
+OPENED = Opened(no=1, cycle_id=1, shards=16, ring_at=1, channels=1, why=FirstCycle(), log_id=1)
 
 
 class Silent:
@@ -89,7 +89,7 @@ def make_participant() -> Participant:
         lease_s=LONG_S,
         clock=time.monotonic,
         new_incarnation=lambda: "0" * 16,
-        hold_bootstrap=lambda _: 1,
+        hold_bootstrap=lambda *_: 1,
     )
 
 
@@ -97,7 +97,7 @@ def training_participant() -> Participant:
     """A participant that trains in cycle 1."""
     participant = make_participant()
     participant.incarnation, participant.view = "0" * 16, View(no=1, opened=OPENED)
-    participant.progress.trained_in = 1
+    participant.progress.trained_in, participant.placed_in = 1, OPENED
     participant.pulse.alive_until = time.monotonic() + LONG_S
     return participant
 

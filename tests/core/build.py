@@ -63,7 +63,7 @@ def roster_of(numbers: Sequence[int], *, cycle_id: int = 1) -> Roster:
 def sealed_roster(active: Sequence[int], standby: Sequence[int] = ()) -> Roster:
     """A roster whose cycle 1 is sealed; ranks in the order given."""
     roster = roster_of([*active, *standby])
-    roster.seal(Placement(tuple(map(incarnation, active)), tuple(map(incarnation, standby))))
+    roster.seal(Placement(tuple(map(incarnation, active)), tuple(map(incarnation, standby))), 1)
     return roster
 
 

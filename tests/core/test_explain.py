@@ -27,7 +27,9 @@ from ft_rendezvous.core.explain import (
     explain,
     foresee,
     summarize,
+    summarize_groups,
 )
+from ft_rendezvous.core.group_placement import place_groups
 from ft_rendezvous.core.model import Arrival, NodeInfo, node_name
 from ft_rendezvous.core.placement import place
 from ft_rendezvous.text import NAMED
@@ -272,3 +274,70 @@ def test_the_line_names_a_few_changes_and_counts_the_rest(count: int, tail: str)
     line = line_of(arrived, previous, replace(RULES, min_nodes=count, max_nodes=count), count)
     assert line.count("in place of") == NAMED
     assert line.endswith(f"in place of host{NAMED - 1} pid {99 + NAMED}{tail}")
+
+
+# --- replica groups ---------------------------------------------------------------------------------
+
+PAIRED = PlacementRules(min_nodes=2, max_nodes=99, group_size=2)
+
+
+def group_line(arrived: Sequence[Arrival], worlds: dict[int, list[Arrival]], size: int, spares: int) -> str:
+    here = by_name(arrived)
+    told = summarize_groups(place_groups(here, worlds, size, PAIRED), here, worlds, PAIRED, spares)
+    return f"kept={told.kept} moved={told.moved} new={told.new} benched={told.benched}; {told.effect}"
+
+
+@pytest.mark.parametrize(
+    ("arrived", "worlds", "size", "spares", "line"),
+    [
+        pytest.param(
+            [1, 2, 3, 4], {}, 4, 0, "kept=0 moved=0 new=4 benched=0; no nodes stand by for any group", id="first"
+        ),
+        pytest.param(
+            [1, 2, 3, 4],
+            {0: [1, 2], 1: [3, 4]},
+            4,
+            1,
+            "kept=4 moved=0 new=0 benched=0; 1 node stands by for any group",
+            id="no node left",
+        ),
+        pytest.param(
+            [1, 3, 4, 9],
+            {0: [1, 2], 1: [3, 4]},
+            4,
+            2,
+            "kept=3 moved=0 new=1 benched=0; 2 nodes stand by for any group: "
+            "group 0 rank 1 host9 pid 109, in place of host2 pid 102",
+            id="a spare fills a hole",
+        ),
+        pytest.param(
+            [1, 3],
+            {0: [1, 2], 1: [3, 4]},
+            2,
+            0,
+            "kept=1 moved=1 new=0 benched=0; no nodes stand by for any group: "
+            "group 0 rank 1 host3 pid 103, had group 1 rank 0",
+            id="a group is filled from another one",
+        ),
+        pytest.param(
+            [1, 2, 3],
+            {0: [1, 2], 1: [3, 4]},
+            2,
+            1,
+            "kept=2 moved=0 new=0 benched=1; 1 node stands by for any group",
+            id="a group is given up",
+        ),
+    ],
+)
+def test_the_line_of_groups(
+    arrived: list[int], worlds: dict[int, list[int]], size: int, spares: int, line: str
+) -> None:
+    last = {group: [seat(number) for number in numbers] for group, numbers in worlds.items()}
+    assert group_line([seat(number) for number in arrived], last, size, spares) == line
+
+
+def test_the_line_of_groups_names_a_few_changes_and_counts_the_rest() -> None:
+    last = {group: [seat(2 * group), seat(2 * group + 1)] for group in range(NAMED)}
+    line = group_line([seat(100 + number) for number in range(2 * NAMED)], last, 2 * NAMED, 0)
+    assert line.count("in place of") == NAMED
+    assert line.endswith(f" and {NAMED} more")

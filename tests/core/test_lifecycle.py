@@ -68,7 +68,9 @@ def test_a_finished_node_never_trains_again() -> None:
 
 
 def test_only_an_arrival_leads_into_a_world() -> None:
-    assert {pair for pair, target in ROLE_TABLE.items() if target is Role.ACTIVE} == {(Role.ARRIVED, NodeStep.PLACE)}
+    """A standby has arrived, too. With groups, its arrival stands."""
+    into_a_world = {(Role.ARRIVED, NodeStep.PLACE), (Role.STANDBY, NodeStep.PLACE)}
+    assert {pair for pair, target in ROLE_TABLE.items() if target is Role.ACTIVE} == into_a_world
 
 
 def test_only_nodes_that_can_have_trained_can_finish() -> None:

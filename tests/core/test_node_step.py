@@ -10,6 +10,7 @@ from ft_rendezvous.core.model import (
     AnyEvent,
     Closed,
     FirstCycle,
+    Master,
     Opened,
     Sealed,
     Seat,
@@ -28,6 +29,7 @@ from ft_rendezvous.core.node_step import (
     ReportFailure,
     TakeSeat,
     decide_step,
+    find_seals,
     is_superseded,
     watch_from,
 )
@@ -36,7 +38,7 @@ VERDICT = Verdict(VerdictKind.FAILED, "why")
 
 
 def opened(cycle_id: int, no: int = 1) -> Opened:
-    return Opened(no=no, cycle_id=cycle_id, shards=16, ring_at=2, channels=1, why=FirstCycle())
+    return Opened(no=no, cycle_id=cycle_id, shards=16, ring_at=2, channels=1, why=FirstCycle(), log_id=cycle_id)
 
 
 ME = "0123456789abcdef"
@@ -44,7 +46,7 @@ PLACED, PASSED_OVER = {ME: Seat(1)}, {ME: Seat(None)}
 
 
 def sealed(cycle_id: int, no: int = 2, seats: dict[str, Seat] = PLACED) -> Sealed:
-    return Sealed(no=no, cycle_id=cycle_id, world_size=2, counted=2, master_addr="a", master_port=1, seats=seats)
+    return Sealed(no=no, cycle_id=cycle_id, world_size=2, counted=2, masters={0: Master("a", 1)}, seats=seats)
 
 
 OPEN_3 = View(no=5, opened=opened(3, no=5))
@@ -111,7 +113,7 @@ def test_workers_stop_when_their_cycle_is_over(view: View, cycle_id: int, expect
     ],
 )
 def test_where_a_newcomer_begins_to_watch(head: View, arrived_in: int, seq: int, watched_from: int) -> None:
-    view = watch_from(head, arrived_in, seq)
+    view = watch_from(head, next(iter(find_seals(head, arrived_in, seq)), None))
     assert view.no == watched_from
     assert view.opened == head.opened
     assert (view.sealed is None) == (watched_from == 5)

@@ -201,7 +201,7 @@ def moved_on() -> Roster:
     roster.reopen()
     for number in (1, 2):
         take(roster, arrival(number, cycle_id=2), 2, is_open=True)
-    roster.seal(Placement((ONE, TWO), ()))
+    roster.seal(Placement((ONE, TWO), ()), 2)
     return roster
 
 
@@ -252,7 +252,7 @@ def test_a_newer_start_at_the_same_address_replaces_the_older() -> None:
 def test_a_replaced_active_is_lost_to_its_world() -> None:
     roster = Roster()
     take(roster, arrival(1, info=node(1, infra_rank=7, addr="gpu7")), 1, is_open=True)
-    roster.seal(Placement((ONE,), ()))
+    roster.seal(Placement((ONE,), ()), 1)
     take(roster, arrival(3, info=node(3, infra_rank=7, addr="gpu7")), 1, is_open=False)
     assert roster.troubles == [NodesLost(("infra rank 7 at gpu7 pid 101",), (0,))]
 
@@ -342,7 +342,7 @@ def test_a_known_node_arrives_again_without_contesting_itself() -> None:
     info = node(1, infra_rank=7)
     roster = Roster()
     take(roster, arrival(1, info=info), 1, is_open=True)
-    roster.seal(Placement((ONE,), ()))
+    roster.seal(Placement((ONE,), ()), 1)
     roster.reopen()
     assert take(roster, arrival(1, cycle_id=2, info=info), 2, is_open=True) == []
     assert role_of(roster, 1) is Role.ARRIVED
@@ -367,7 +367,7 @@ def test_a_seal_places_some_and_passes_over_the_rest() -> None:
     roster.reopen()
     for number in (1, 3, 4):
         take(roster, arrival(number, cycle_id=2), 2, is_open=True)
-    roster.seal(Placement((ONE, incarnation(3)), (incarnation(4),)))
+    roster.seal(Placement((ONE, incarnation(3)), (incarnation(4),)), 2)
     roles = [role_of(roster, number) for number in (1, 2, 3, 4)]
     assert roles == [Role.ACTIVE, Role.HOT_SPARE, Role.ACTIVE, Role.STANDBY]
     assert [a.incarnation for a in roster.world] == [ONE, incarnation(3)]
@@ -380,7 +380,7 @@ def test_ranks_in_reasons_are_those_of_the_last_seal() -> None:
     roster.reopen()
     for number in (1, 2):
         take(roster, arrival(number, cycle_id=2), 2, is_open=True)
-    roster.seal(Placement((TWO, ONE), ()))
+    roster.seal(Placement((TWO, ONE), ()), 2)
     take(roster, failure(2), 2, is_open=False)
     assert roster.troubles == [WorkersFailed("host1 pid 101", 1, "exit 1")]
 
@@ -393,7 +393,7 @@ def test_spent_agents_are_forgiven_by_the_next_seal_and_finishes_never() -> None
     for number in (3, 4):
         take(roster, arrival(number, cycle_id=2), 2, is_open=True)
     assert (roster.spent_count, roster.finished_count) == (1, 1)
-    roster.seal(Placement((incarnation(3), incarnation(4)), ()))
+    roster.seal(Placement((incarnation(3), incarnation(4)), ()), 2)
     assert (roster.spent_count, roster.finished_count) == (0, 0)
 
 
@@ -430,7 +430,7 @@ def test_a_goodbye_of_the_world_is_a_loss_unless_its_workers_failed(outcome: Out
     roster.reopen()
     for number in (2, 4):
         take(roster, arrival(number, cycle_id=2), 2, is_open=True)
-    roster.seal(Placement((TWO, incarnation(4)), ()))
+    roster.seal(Placement((TWO, incarnation(4)), ()), 2)
     assert roster.lost_count == 0, "a new world"
 
 
@@ -512,7 +512,7 @@ def test_blame_goes_to_the_infra_rank_else_to_an_address_of_its_own_else_to_the_
     roster = Roster()
     for number, info in enumerate(infos, 1):
         take(roster, arrival(number, info=info), 1, is_open=True)
-    roster.seal(Placement(tuple(incarnation(number) for number in (1, 2, 3, 4)), ()))
+    roster.seal(Placement(tuple(incarnation(number) for number in (1, 2, 3, 4)), ()), 1)
     notes = [charge(roster, timed(1, number)) for number in (1, 2, 3, 4)]
     assert [note and note.key for note in notes] == [
         "infra rank 7",
@@ -550,7 +550,7 @@ def unfit(number: int, cycle_id: int = 1) -> AnyRecord:
 def test_a_node_that_arrives_again_is_not_unfit_because_a_second_start_of_it_was() -> None:
     roster = Roster()
     take(roster, arrival(1), 1, is_open=True)
-    roster.seal(Placement((ONE,), ()))
+    roster.seal(Placement((ONE,), ()), 1)
     take(roster, unfit(1), 1, is_open=False)
     assert list(roster.unhealthy) == ["host1"]
     roster.reopen()
@@ -604,7 +604,7 @@ def test_a_node_that_is_replaced_by_a_newer_start_was_lost() -> None:
     roster = Roster()
     for number in (1, 2):
         take(roster, arrival(number, info=node(number, infra_rank=number)), 1, is_open=True)
-    roster.seal(Placement((ONE, TWO), ()))
+    roster.seal(Placement((ONE, TWO), ()), 1)
     take(roster, arrival(3, info=node(3, infra_rank=1, addr="host1")), 1, is_open=False)
     assert keys_of(roster) == ["infra rank 1"]
 
@@ -613,7 +613,7 @@ def test_a_loss_of_a_node_that_cannot_be_known_again_is_not_counted() -> None:
     roster = Roster()
     for number in (1, 2):
         take(roster, arrival(number, info=node(number, addr="shared")), 1, is_open=True)
-    roster.seal(Placement((ONE, TWO), ()))
+    roster.seal(Placement((ONE, TWO), ()), 1)
     roster.drop(ONE)
     assert keys_of(roster) == []
 
@@ -695,7 +695,7 @@ def test_others_that_have_not_come_for_long_are_not_awaited() -> None:
         for number in (1, 3):
             take(roster, arrival(number, cycle_id=cycle_id), cycle_id, is_open=True)
         assert roster.awaits_others(ELASTIC, cycle_id - 1) == (cycle_id == 2)
-        roster.seal(Placement((ONE, incarnation(3)), ()))
+        roster.seal(Placement((ONE, incarnation(3)), ()), 2)
 
 
 def test_parked_nodes_of_the_last_world_that_are_gone_are_counted() -> None:

@@ -32,6 +32,7 @@ def plan_of(place: Path, *scripts: str, store: str | None = None, publishes: Pat
     run = LaunchedRun(
         run_id="r",
         min_nodes=1,
+        node_count=len(scripts),
         max_nodes=len(scripts),
         endpoint="localhost:1",
         log_dir=place / "logs",

@@ -24,11 +24,15 @@ from ft_rendezvous.core.model import (
     Finish,
     FirstCycle,
     Goodbye,
+    GroupFailsAgain,
+    GroupForms,
     Head,
+    Master,
     NodeInfo,
     NodeLeft,
     NodesDrain,
     NodesLost,
+    NoGroupTrains,
     Opened,
     Outcome,
     Request,
@@ -104,20 +108,34 @@ whys = st.one_of(
     st.builds(RestartRequested, by=texts, reason=texts),
     st.builds(NodesDrain, nodes=st.lists(texts, max_size=3).map(tuple), count=small),
     st.builds(NodeLeft, node=texts, rank=small, outcome=st.sampled_from(Outcome), reason=texts),
+    st.builds(NoGroupTrains, groups=st.lists(small, max_size=3).map(tuple), first=texts),
+    st.builds(GroupFailsAgain, group=small, times=small),
+    st.builds(GroupForms, nodes=small),
 )
 workers = st.builds(
     WorkerRanks, base_global_rank=small, global_world_size=small, base_role_rank=small, role_world_size=small
 )
-seats = st.builds(Seat, rank=st.none() | small, workers=st.none() | workers)
-openings = st.builds(Opened, no=small, cycle_id=small, shards=small, ring_at=small, channels=small, why=whys)
+seats = st.builds(Seat, rank=st.none() | small, workers=st.none() | workers, group=small)
+openings = st.builds(
+    Opened,
+    no=small,
+    cycle_id=small,
+    shards=small,
+    ring_at=small,
+    channels=small,
+    why=whys,
+    log_id=small,
+    group=st.none() | small,
+)
 seals = st.builds(
     Sealed,
     no=small,
     cycle_id=small,
     world_size=small,
     counted=small,
-    master_addr=texts,
-    master_port=small,
+    masters=st.dictionaries(st.integers(0, 99), st.builds(Master, texts, small), max_size=3),
+    group=st.none() | small,
+    group_count=small,
     seats=st.dictionaries(names, seats, max_size=5),
 )
 closings = st.builds(Closed, no=small, verdict=st.builds(Verdict, kind=st.sampled_from(VerdictKind), reason=texts))
@@ -279,7 +297,7 @@ def test_of_any_mix_of_good_records_and_junk_exactly_the_good_ones_come_back(
 def test_a_log_without_a_bad_record_is_read_as_one_with_it_would_be(log: list[bytes]) -> None:
     """All at once where nothing is wrong, one by one else: nobody can tell by the result."""
     data = b"".join(log)
-    assert decode(data) == codec._decode_one_by_one(data, CYCLE, ARRIVED)
+    assert decode(data) == codec._decode_one_by_one(data, range(CYCLE, CYCLE + 1), ARRIVED)
 
 
 @given(sizes=st.lists(st.integers(0, 3 * codec.MAX_RECORD_BYTES), max_size=6))

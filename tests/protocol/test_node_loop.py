@@ -39,7 +39,7 @@ LEASE_S, BEAT_S, JOIN_S = 10.0, 1.0, 60.0
 WEDGED_BEATS = round(WEDGED_TIMEOUT_S / BEAT_S)
 LOST = StoreUnavailable("store", "the connection is lost")
 REFUSED = StoreUnavailable("store", "nothing listens there", is_refused=True)
-OPENED = Opened(no=1, cycle_id=1, shards=1, ring_at=1, channels=1, why=FirstCycle())
+OPENED = Opened(no=1, cycle_id=1, shards=1, ring_at=1, channels=1, why=FirstCycle(), log_id=1)
 
 
 def head_of(view: View, epoch: str = EPOCH) -> Head:
@@ -68,7 +68,7 @@ class Driver:
             lease_s=LEASE_S,
             clock=lambda: self.now,
             new_incarnation=lambda: INCARNATION,
-            hold_bootstrap=lambda _: 1,
+            hold_bootstrap=lambda *_: 1,
         )
         self.loop = NodeLoop(
             self.participant,
@@ -486,7 +486,7 @@ def listener(node: Driver) -> Listener:
     return listener
 
 
-NEXT = Opened(no=2, cycle_id=2, shards=1, ring_at=1, channels=1, why=FirstCycle())
+NEXT = Opened(no=2, cycle_id=2, shards=1, ring_at=1, channels=1, why=FirstCycle(), log_id=2)
 VERDICT = Verdict(VerdictKind.SUCCEEDED)
 
 
@@ -632,7 +632,7 @@ def outdated(node: Driver) -> Driver:
     """A node whose workers are of cycle 1, which an event has ended."""
     node.join()
     node.participant.progress.trained_in = 1
-    opened = Opened(no=2, cycle_id=2, shards=1, ring_at=1, channels=1, why=FirstCycle())
+    opened = Opened(no=2, cycle_id=2, shards=1, ring_at=1, channels=1, why=FirstCycle(), log_id=2)
     node.participant.view = View(no=2, opened=opened)
     return node
 

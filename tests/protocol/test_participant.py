@@ -6,7 +6,7 @@ from ft_rendezvous.core.model import FirstCycle, NodeInfo, Opened, Outcome, View
 from ft_rendezvous.protocol.ops import Add, Append, CompareSet, Get
 from ft_rendezvous.protocol.participant import Participant
 
-OPENED = Opened(no=1, cycle_id=1, shards=1, ring_at=9, channels=1, why=FirstCycle())
+OPENED = Opened(no=1, cycle_id=1, shards=1, ring_at=9, channels=1, why=FirstCycle(), log_id=1)
 
 
 def test_a_node_that_is_asked_to_end_right_after_it_arrived_says_goodbye() -> None:
@@ -16,7 +16,7 @@ def test_a_node_that_is_asked_to_end_right_after_it_arrived_says_goodbye() -> No
         lease_s=5.0,
         clock=lambda: 0.0,
         new_incarnation=lambda: "0" * 16,
-        hold_bootstrap=lambda _: 1,
+        hold_bootstrap=lambda *_: 1,
         greeted=View(no=1, opened=OPENED),
     )
     joining = participant.next_place()

@@ -60,7 +60,7 @@ class Node:
             lease_s=cluster.settings.lease_s,
             clock=cluster.clock,
             new_incarnation=self._new_incarnation,
-            hold_bootstrap=lambda _: 20000 + info.pid,
+            hold_bootstrap=lambda *_: 20000 + info.pid,
             on_enlisted=self._start_watch,
             greeted=self._greet(),
         )

@@ -157,7 +157,7 @@ def test_a_node_that_the_coordinator_has_forgotten_cannot_come_back(monkeypatch:
     cluster.advance(2 * SETTINGS.lease_s)
     assert not cluster.coordinator.roster.is_known(lost.participant.incarnation)
     keys, opened = cluster.coordinator.keys, cluster.coordinator.view.opened
-    seq = perform_move(cluster.store, moves.count_arrival(keys, opened.cycle_id))
+    seq = perform_move(cluster.store, moves.count_arrival(keys, opened))
     late = Arrival(
         cycle_id=opened.cycle_id,
         incarnation=lost.participant.incarnation,

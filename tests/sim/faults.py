@@ -59,9 +59,11 @@ class Workers:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng: Random = world.kernel.rng
-        self.fates: dict[int, Fate] = {}
-        self.torn: set[int] = set()
-        """Cycles in which workers have failed. Once the world has healed, the others wait for those in vain."""
+        self.fates: dict[tuple[int, int], Fate] = {}
+        """By cycle and group."""
+        self.torn: set[tuple[int, int]] = set()
+        """Cycles, with the group, in which workers have failed. Once the world has healed, the others of the group
+        wait for those in vain."""
         self._patience_s = 0.1 if world.shape.is_restless else self._rng.choice((0.1, 1.0, 5.0))
         """How long training lasts before something becomes of it: short cycles follow close upon each other."""
 
@@ -69,13 +71,14 @@ class Workers:
         rng, now = self._rng, self._world.kernel.now
         if self._world.is_healed:
             return Plan(now + rng.uniform(*self._world.shape.healthy_s), Ending.WELL, is_healthy=True)
-        if place.cycle_id not in self.fates:
+        key = (place.cycle_id, place.group)
+        if key not in self.fates:
             is_restless = self._world.shape.is_restless
             kind = "one fails" if is_restless else rng.choices(list(_FATES), list(_FATES.values()))[0]
             first, second = rng.randrange(place.world_size), rng.randrange(place.world_size)
             begins_at = now + rng.uniform(0.0, self._patience_s)
-            self.fates[place.cycle_id] = Fate(kind, begins_at, first, second)
-        return self._draw(self.fates[place.cycle_id], place.rank)
+            self.fates[key] = Fate(kind, begins_at, first, second)
+        return self._draw(self.fates[key], place.rank)
 
     def _draw(self, fate: Fate, rank: int) -> Plan:
         at = fate.begins_at + self._rng.uniform(0.0, 0.2)
@@ -158,6 +161,8 @@ class Faults:
         }
         if world.settings.policy is Policy.ELASTIC:
             self._kinds[self.start_a_visitor] = 4
+        if world.settings.group_size:
+            self._kinds |= {self.crash_group: 3, self.pause_group: 3, self.operator_restarts_group: 3}
 
     def schedule(self, until: float, focus: tuple[str, ...] = ()) -> None:
         """Draw how many faults there are, when, and of which few kinds: faults of one kind bring each other out
@@ -190,6 +195,25 @@ class Faults:
         node = self._victim()
         if node is not None:
             self._stop(node, self._pause_s())
+
+    def crash_group(self) -> None:
+        """A switch takes all nodes of a group with it, or all but one."""
+        for node in self._victims():
+            self._kill(node)
+
+    def pause_group(self) -> None:
+        pause_s = self._pause_s()
+        for node in self._victims():
+            self._stop(node, pause_s)
+
+    def _victims(self) -> list[SimNode]:
+        nodes = [node for node in self._world.nodes if not node.is_dead and node.is_training and node.group]
+        groups = sorted({node.group.place.group for node in nodes if node.group is not None})
+        if not groups:
+            return []
+        chosen = self._rng.choice(groups)
+        found = [node for node in nodes if node.group is not None and node.group.place.group == chosen]
+        return found[self._rng.randrange(2) :]
 
     def pause_at_a_call(self) -> None:
         node, pause_s = self._victim(), self._pause_s()
@@ -326,6 +350,10 @@ class Faults:
 
     def operator_restarts(self) -> None:
         self._ask(RequestKind.RESTART)
+
+    def operator_restarts_group(self) -> None:
+        """Of a group that is there, or was, or never was."""
+        self._ask(RequestKind.RESTART, str(self._rng.randrange(self._world.settings.wanted_groups + 1)))
 
     def operator_lists(self) -> None:
         self._ask(RequestKind.ROSTER)

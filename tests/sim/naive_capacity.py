@@ -22,19 +22,27 @@ DOMAINS = 3
 
 def block_of(settings: RunSettings) -> int:
     """Worlds are multiples of this."""
-    return max(settings.segment, settings.unit_size)
+    return max(settings.segment, settings.unit_size, settings.group_size)
+
+
+def least_nodes(settings: RunSettings, is_first: bool) -> int:
+    """How many nodes a world needs. With groups, after the first seal: `min_groups` groups, in whole segments."""
+    if is_first or not settings.group_size:
+        return settings.min_nodes
+    block = block_of(settings)
+    return -(-settings.min_groups * settings.group_size // block) * block
 
 
 def count_placeable(nodes: Collection[NodeInfo], settings: RunSettings) -> int:
     """How many of the nodes can train together, however large a world may be."""
     segment, unit_size = settings.segment, settings.unit_size
     if segment == unit_size == 1:
-        return len(nodes)
+        return len(nodes) // max(1, settings.group_size) * max(1, settings.group_size)
     in_segments: Counter[str | None] = Counter()
     for (unit, _), count in Counter((node.unit_id, node.domain_id) for node in nodes).items():
         in_segments[unit] += count // segment * segment
     if unit_size == 1:
-        return in_segments.total()
+        return in_segments.total() // block_of(settings) * block_of(settings)
     return sum(unit_size for count in in_segments.values() if count >= unit_size)
 
 
@@ -62,7 +70,7 @@ class Grounds:
         Others do mostly, and else become spares that fit nowhere yet, or a unit's own.
         """
         settings = self._settings
-        if block_of(settings) == 1:
+        if settings.segment == settings.unit_size == 1:
             return (f"d{index % 2}" if self._has_domains else None), None
         if settings.unit_size > 1:
             unit = self._choose_unit(others, must_fit)

@@ -15,6 +15,7 @@ from ft_rendezvous.core.model import (
     Finish,
     Goodbye,
     NodeInfo,
+    Opened,
     Outcome,
     Sealed,
     Seat,
@@ -37,10 +38,13 @@ class Census(Checker):
         """The newest cycle that each has come to."""
         self.finished: set[str] = set()
         self.draining: set[str] = set()
-        self.world: dict[str, int] = {}
-        """The last sealed world: everybody's rank."""
-        self.last_world: dict[str, int] = {}
-        """The one before it."""
+        self.worlds: dict[int, dict[str, int]] = {}
+        """The last sealed world of each group: everybody's rank."""
+        self.last_worlds: dict[int, dict[str, int]] = {}
+        """The one of each group before the last seal."""
+        self.sealed_groups: set[int] = set()
+        """Groups that were not opened again since they were sealed."""
+        self.has_sealed = False
         self.has_begun_to_finish = False
         """Whether anybody has finished since the last seal."""
         self._over: set[str] = set()
@@ -73,9 +77,44 @@ class Census(Checker):
     def called(self, event: Called, draining: set[str]) -> None:  # noqa: ARG002
         self.draining |= draining
 
-    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:  # noqa: ARG002
-        ranks = {name: seat.rank for name, seat in seats.items() if seat.rank is not None}
-        self.last_world, self.world, self.has_begun_to_finish = self.world, ranks, False
+    def opened(self, event: Opened) -> None:
+        if event.group is None:
+            self.sealed_groups.clear()
+        else:
+            self.sealed_groups.discard(event.group)
+
+    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        self.last_worlds = {group: dict(ranks) for group, ranks in self.worlds.items()}
+        self.has_begun_to_finish, self.has_sealed = False, True
+        if event.group is None:
+            self.worlds = {}
+        else:
+            self.worlds[event.group] = {}
+            for name in seats:
+                self._leave_group(name)
+        for name, seat in seats.items():
+            if seat.rank is not None:
+                self.worlds.setdefault(seat.group, {})[name] = seat.rank
+                self.sealed_groups.add(seat.group)
+
+    def _leave_group(self, incarnation: str) -> None:
+        """A node that gets a place in another group has left the one it was in, which waited in vain."""
+        for ranks in self.worlds.values():
+            ranks.pop(incarnation, None)
+
+    @property
+    def world(self) -> dict[str, int]:
+        """Everybody's rank in the last sealed worlds."""
+        return {name: rank for ranks in self.worlds.values() for name, rank in ranks.items()}
+
+    @property
+    def last_world(self) -> dict[str, int]:
+        """The same before the last seal."""
+        return {name: rank for ranks in self.last_worlds.values() for name, rank in ranks.items()}
+
+    def group_of(self, incarnation: str) -> int | None:
+        """The group in whose last world a node was placed."""
+        return next((group for group, ranks in self.worlds.items() if incarnation in ranks), None)
 
     def able(self) -> dict[str, NodeInfo]:
         """Live nodes that may be placed."""

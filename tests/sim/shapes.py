@@ -46,10 +46,11 @@ class Shape:
     """The first node hosts the store, and stays when its own part has ended; if not, `ftr serve` does."""
 
 
-def crowd(count: int) -> Shape:
-    """Many nodes that come within half a second, in a world where nothing goes wrong."""
+def crowd(count: int, groups: int | None = None) -> Shape:
+    """Many nodes that come within half a second, in a world where nothing goes wrong; in so many replica groups."""
+    group_size = 0 if groups is None else count // groups
     return Shape(
-        settings=RunSettings(run_id="sim", min_nodes=count, max_nodes=count),
+        settings=RunSettings(run_id="sim", min_nodes=count, max_nodes=count, group_size=group_size),
         node_count=count,
         has_infra_ranks=True,
         has_domains=True,
@@ -130,6 +131,46 @@ def draw_rules(rng: Random) -> Rules:
     if rng.random() < 0.6 or not rules:
         rules |= {"policy": Policy.ELASTIC, "grow": rng.choice(list(Grow))}
     return rules
+
+
+def draw_groups(rng: Random) -> Rules:
+    """Rules of replica groups: for half of the runs."""
+    if rng.random() < 0.5:
+        return {}
+    size = rng.choice((1, 2, 2, 2, 3))
+    rules: dict[str, Any] = {
+        "group_size": size,
+        "min_groups": rng.choice((1, 1, 1, 2)),
+        "max_group_failures": rng.choice((0, 2, 3)),
+    }
+    if size == 2 and rng.random() < 0.3:
+        rules["segment"] = rng.choice((2, 4))
+    if rng.random() < 0.2:
+        rules["spread"] = Spread.DOMAINS
+    if rng.random() < 0.2:
+        rules["ranks"] = Ranks.TOPOLOGY
+    if rng.random() < 0.5:
+        rules["policy"] = Policy.ELASTIC
+    return rules
+
+
+def with_groups(shape: Shape, rules: Rules, rng: Random) -> Shape:
+    """The same run in groups."""
+    size = rules["group_size"]
+    step = max(size, rules.get("segment", 1))
+    is_elastic = rules.get("policy") is Policy.ELASTIC
+    min_nodes = step * rng.choice((1, 2, 2, 3, 4) if step < 4 else (1, 2))
+    max_nodes = min_nodes + step * rng.choice((1, 2) if is_elastic else (0, 1, 2))
+    least = min(rules.get("min_groups", 1), min_nodes // size)
+    settings = replace(shape.settings, **{**rules, "min_nodes": min_nodes, "max_nodes": max_nodes, "min_groups": least})
+    return replace(
+        shape,
+        settings=settings,
+        node_count=min_nodes + rng.choice((0, 1, 1, 2, 3)),
+        has_domains=shape.has_domains or settings.placement_rules.needs_domain,
+        healthy_s=(3.5, 5.5) if is_elastic else shape.healthy_s,
+        has_latecomers=is_elastic,
+    )
 
 
 def with_limits(shape: Shape, rng: Random) -> Shape:

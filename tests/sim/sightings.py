@@ -89,7 +89,8 @@ class Eyes:
     def _see_append(self, op: Append, _: Any, process: Process) -> None:
         cycle_id = int(op.key.split("/")[4])
         self._tell("appended", op.key, len(op.value))
-        records, bad = codec.decode_records(op.value, cycle_id, 1 << 30)
+        newest = self.world.cycles if self.world.settings.group_size else None
+        records, bad = codec.decode_records(op.value, cycle_id, 1 << 30, newest)
         assert not bad, f"{process.name} wrote {bad}"
         for record in records:
             self.world.tell(process.name, f"says {type(record).__name__.lower()} in cycle {cycle_id}")
@@ -113,12 +114,14 @@ class Eyes:
         self._tell("published", event)
         match event:
             case Opened():
-                self.world.tell("host", f"opens cycle {event.cycle_id} (event {event.no}): {event.why}")
+                of = "" if event.group is None else f" of group {event.group}"
+                self.world.tell("host", f"opens cycle {event.cycle_id}{of} (event {event.no}): {event.why}")
                 self.world.cycles = event.cycle_id
                 self._tell("opened", event)
             case Sealed():
                 seats = {name: seat for copy in copies if isinstance(copy, Sealed) for name, seat in copy.seats.items()}
-                self.world.tell("host", f"seals cycle {event.cycle_id} (event {event.no}): {self._roll(seats)}")
+                of = "" if event.group is None else f" of group {event.group}"
+                self.world.tell("host", f"seals cycle {event.cycle_id}{of} (event {event.no}): {self._roll(seats)}")
                 self._tell("sealed", event, seats)
             case Called():
                 asked = {name for copy in copies if isinstance(copy, Called) for name in copy.draining}
@@ -131,8 +134,11 @@ class Eyes:
                 self._tell("closed", event)
 
     def _roll(self, seats: dict[str, Seat]) -> str:
-        ranked = sorted((seat.rank, name) for name, seat in seats.items() if seat.rank is not None)
-        return " ".join(f"{rank}={self.world.name_of(name)}" for rank, name in ranked)
+        ranked = sorted((seat.group, seat.rank, name) for name, seat in seats.items() if seat.rank is not None)
+        has_groups = self.world.settings.group_size > 0
+        return " ".join(
+            f"{f'{group}.' if has_groups else ''}{rank}={self.world.name_of(name)}" for group, rank, name in ranked
+        )
 
     def _see_delete(self, op: Delete, was_there: bool, process: Process) -> None:
         family, *rest = op.key.split("/")[3:]

@@ -97,7 +97,7 @@ def test_the_store_does_not_grow_with_the_cycles() -> None:
 def test_the_store_does_not_grow_within_a_cycle() -> None:
     """Starts are refused all the time, for many minutes."""
     world = World(1, calm(heals_at=400.0))
-    world.workers.fates[1] = Fate("lasts", 0.0, 0, 0)
+    world.workers.fates[1, 0] = Fate("lasts", 0.0, 0, 0)
     sizes: list[tuple[int, int]] = []
     world.set_up()
     for second in range(5, 400):
@@ -112,6 +112,7 @@ def test_the_store_does_not_grow_within_a_cycle() -> None:
     assert max(size_bytes for _, size_bytes in sizes) <= sizes[0][1] + 1000
 
 
-def test_a_crowd_takes_its_places_in_one_cycle() -> None:
+@pytest.mark.parametrize("groups", [None, 16])
+def test_a_crowd_takes_its_places_in_one_cycle(groups: int | None) -> None:
     """How long it takes is measured where nothing else runs: `python -m tests.sim --crowd 4096 --within 2`."""
-    time_crowd(CROWD)
+    time_crowd(CROWD, groups)

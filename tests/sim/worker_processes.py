@@ -78,7 +78,7 @@ class SimWorkers:
         if plan.ending is Ending.WELL:
             self.state = GroupState.SUCCEEDED
             return
-        self._node.world.workers.torn.add(self.place.cycle_id)
+        self._node.world.workers.torn.add((self.place.cycle_id, self.place.group))
         if plan.ending is Ending.FOR_GOOD:
             self._node.restarts_left = 0
         rng, first = self._kernel.rng, self.place.rank * 2
@@ -88,9 +88,10 @@ class SimWorkers:
             self._kernel.at(self._kernel.now + rng.random() * PEER_LAG_S, self._fail, ranks[1], -6)
 
     def _is_torn(self) -> bool:
-        """Whether peers of this cycle have failed, or are being stopped."""
-        world, cycle_id = self._node.world, self.place.cycle_id
-        return cycle_id in world.workers.torn or cycle_id < world.host.coordinator.cycle_id
+        """Whether peers of this cycle and group have failed, or are being stopped."""
+        world, place = self._node.world, self.place
+        newest = max(world.host.coordinator.cycle_id, world.host.coordinator.groups.cycle_of(place.group))
+        return (place.cycle_id, place.group) in world.workers.torn or place.cycle_id < newest
 
     def _fail(self, rank: int, exit_code: int) -> None:
         if self.is_gone:

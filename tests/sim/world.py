@@ -31,7 +31,17 @@ from tests.sim.kernel import Kernel, Process, Server
 from tests.sim.log import SimLog
 from tests.sim.naive_capacity import Grounds, block_of, count_placeable
 from tests.sim.operator import SimOperator
-from tests.sim.shapes import Rules, Shape, crowd, draw_rules, draw_shape, with_limits, with_rules
+from tests.sim.shapes import (
+    Rules,
+    Shape,
+    crowd,
+    draw_groups,
+    draw_rules,
+    draw_shape,
+    with_groups,
+    with_limits,
+    with_rules,
+)
 from tests.sim.sightings import Eyes
 from tests.sim.worker_store import SimPorts
 
@@ -109,7 +119,8 @@ class World:
         self.log = SimLog(process, self.shape.log_line_s)
         coordinator = Coordinator(self.settings, self.epoch, process.clock, self._note)
         # A small run has one channel; most of ours have several, so that something can go wrong between them.
-        coordinator.channels = max(coordinator.channels, 1 + self.seed % 3)
+        publisher = coordinator.publisher
+        publisher.channels = max(publisher.channels, 1 + self.seed % 3)
         self._hurry(coordinator)
         self.host = host_class(process, self.server, coordinator, self.settings)
         self.host.on_failure = lambda error: self.eyes.thread_dies(process, "coordinator", error)
@@ -316,7 +327,11 @@ def _draw(seed: int, rng: Random, rules: Rules | None, nodes: int | None = None)
     own_rng = Random(f"rules of {seed}")
     shape = with_limits(draw_shape(rng, nodes), Random(f"limits of {seed}"))
     shape = replace(shape, log_line_s=Random(f"log of {seed}").choice((0.0, 0.0, 0.5, 3600.0)))
-    return with_rules(shape, draw_rules(own_rng) if rules is None else rules, own_rng)
+    group_rng = Random(f"groups of {seed}")
+    rules = (draw_groups(group_rng) or draw_rules(own_rng)) if rules is None else rules
+    if "group_size" in rules:
+        return with_groups(shape, rules, group_rng)
+    return with_rules(shape, rules, own_rng)
 
 
 def run_seed(
@@ -331,26 +346,28 @@ def run_seed(
     return World(seed, shape, checks=checks, rules=rules, focus=focus).run()
 
 
-def time_crowd(count: int) -> float:
-    """Seconds of wall time in which so many nodes take their places in one cycle."""
+def time_crowd(count: int, groups: int | None = None) -> float:
+    """Seconds of wall time in which so many nodes take their places in one cycle; in so many replica groups."""
     gc.collect()
     gc.disable()
     # On machines of their own, nodes decode the same bytes side by side.
     decode_head, decode_event = lru_cache(256)(codec.decode_head), lru_cache(256)(codec.decode_event)
     try:
         with patch.object(codec, "decode_head", decode_head), patch.object(codec, "decode_event", decode_event):
-            return _time_crowd(count)
+            return _time_crowd(count, groups)
     finally:
         gc.enable()
 
 
-def _time_crowd(count: int) -> float:
+def _time_crowd(count: int, groups: int | None) -> float:
     began = time.perf_counter()
-    world = World(1, crowd(count))
+    world = World(1, crowd(count, groups))
     world.set_up()
     while world.places_taken < count and world.kernel.step():
         pass
     took_s = time.perf_counter() - began
     assert world.places_taken == count
     assert world.cycles == 1
+    placed = {node.group.place.group for node in world.nodes if node.group is not None}
+    assert len(placed) == (groups or 1), "nodes are not in as many groups as there should be"
     return took_s

@@ -8,8 +8,9 @@ from functools import cache
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import Event, encode_line, make_event, take_event
-from ft_rendezvous.state.model.records import CycleStatus, NodeStatus
-from ft_rendezvous.state.model.run_state import RunState
+from ft_rendezvous.state.model.records import CycleStatus, GroupStatus, NodeStatus
+from ft_rendezvous.state.model.run_state import NS, RunState
+from ft_rendezvous.state.model.view import view_run
 from tests.sim.world import World
 
 BORN_NS = 1_800_000_000_000_000_000
@@ -56,14 +57,30 @@ class Recording:
         actual = {name: str(member.role) for name, member in roster.members.items()}
         assert {name: str(role) for name, role in known.items()} == actual
         assert state.live == len(actual)
-        if state.cycles[-1].status is CycleStatus.PENDING:
-            assert state.cycles[-1].arrived == len(roster.arrived)
+        open_cycles = [cycle for cycle in state.cycles if cycle.status is CycleStatus.PENDING]
+        if open_cycles:
+            assert sum(cycle.arrived for cycle in open_cycles) == len(roster.arrived)
         draining = {name for name, member in state.members.items() if member.is_draining and _is_live(member.status)}
         assert draining == roster.draining
-        ranks = {seat.incarnation: rank for rank, seat in enumerate(roster.world)}
         for name, role in actual.items():
             if role in (Role.ACTIVE, Role.AWAITED):
-                assert state.members[name].rank == ranks[name]
+                world, member = roster.world_of(name), state.members[name]
+                assert world is not None
+                assert (member.group, member.rank) == (world.group, world.ranks[name])
+                assert state.groups[world.group].world_id == world.cycle_id
+        self.compare_groups()
+
+    def compare_groups(self) -> None:
+        """Of every group, the fold must know its cycle and whether it trains; and all time must be accounted for."""
+        state, groups = self.state, self.world.host.coordinator.groups.groups
+        for number, group in groups.items():
+            known = state.groups[number]
+            assert known.cycle_id == group.cycle_id
+            assert (known.status is GroupStatus.WAITING) == group.is_open
+        sealed = [cycle.seal_time_ns for cycle in state.cycles if cycle.seal_time_ns is not None]
+        run = view_run(state, self.now_ns)
+        if sealed and run is not None and state.cycles[0].cycle_id == 1 and state.verdict is None:
+            assert abs((self.now_ns - sealed[0]) / NS - run.trained_s - run.lost_s) < 1e-3
 
 
 def _is_live(status: NodeStatus) -> bool:
@@ -72,12 +89,16 @@ def _is_live(status: NodeStatus) -> bool:
 
 @cache
 def eventful_seed() -> int:
-    """The first seed whose run has what the tests look for: several cycles, failures, a lost node and a verdict."""
+    """The first seed whose run has what the tests look for: several cycles, failures, a lost node and a verdict.
+
+    It has no groups.
+    """
     wanted = {journal.WorkersEnded, journal.NodeFenced, journal.NodeWent, journal.CycleSettled, journal.RunEnded}
 
     def is_eventful(recording: Recording) -> bool:
         kinds = [type(event.event) for event in recording.events]
-        return kinds.count(journal.CycleSealed) >= 5 and len(kinds) >= 60 and wanted <= set(kinds)
+        is_long = kinds.count(journal.CycleSealed) >= 5 and len(kinds) >= 60
+        return is_long and wanted <= set(kinds) and not recording.state.has_groups
 
     return next(seed for seed in range(500) if is_eventful(record_seed(seed)))
 

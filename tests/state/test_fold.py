@@ -28,9 +28,11 @@ from ft_rendezvous.state.model.events import encode_state
 from ft_rendezvous.state.model.fold import NODE_FAILURES_KEPT, apply_entry
 from ft_rendezvous.state.model.records import (
     CYCLE_STATUS_TABLE,
+    GROUP_STATUS_TABLE,
     NODE_STATUS_TABLE,
     RUN_STATUS_TABLE,
     CycleStatus,
+    GroupStatus,
     NodeRole,
     NodeStatus,
     RunStatus,
@@ -128,8 +130,13 @@ def training(**options: int) -> Story:
 
 @pytest.mark.parametrize(
     ("table", "statuses"),
-    [(RUN_STATUS_TABLE, RunStatus), (CYCLE_STATUS_TABLE, CycleStatus), (NODE_STATUS_TABLE, NodeStatus)],
-    ids=["run", "cycle", "node"],
+    [
+        (RUN_STATUS_TABLE, RunStatus),
+        (CYCLE_STATUS_TABLE, CycleStatus),
+        (GROUP_STATUS_TABLE, GroupStatus),
+        (NODE_STATUS_TABLE, NodeStatus),
+    ],
+    ids=["run", "cycle", "group", "node"],
 )
 def test_a_table_says_of_every_pair_whether_it_may_happen(table, statuses) -> None:  # type: ignore[no-untyped-def]
     assert set(table) == set(statuses)

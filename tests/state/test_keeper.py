@@ -181,7 +181,7 @@ def test_a_host_that_cannot_begin_leaves_no_keeper(tmp_path: Path, monkeypatch: 
     recorders: list[Recorder] = []
 
     class BrokenHost:
-        def __init__(self, *_args: object, recorder: Recorder) -> None:
+        def __init__(self, *_args: object, recorder: Recorder, **_others: object) -> None:
             recorders.append(recorder)
             raise StoreUnavailable("localhost:1", "it was stopped")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from ft_rendezvous.state.read.sources import Picture
 from ft_rendezvous.state.report.markdown import write_page
 from ft_rendezvous.state.report.plots import CannotDraw, draw_timeline
 from ft_rendezvous.state.report.run_report import RunPhase, RunReport
+from tests.state.group_story import tell_group_story, training
 from tests.state.layout import lay_out, path_of
 from tests.state.page.story import Story
 from tests.state.recording import record_seed
@@ -43,18 +45,34 @@ def told_story(place: Path, upto: str | None = None) -> tuple[Picture, RunReport
 @pytest.mark.parametrize("seeds", [range(30), range(30, 60)], ids=str)
 def test_time_adds_up_to_what_the_fold_counts(tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
-        report, state = report_of(lay_out(tmp_path, record_seed(seed).lines, name=f"sim-{seed}"))
+        recording = record_seed(seed)
+        report, state = report_of(lay_out(tmp_path, recording.lines, name=f"sim-{seed}"))
         seconds = report.seconds()
         trained = sum(spent for (phase, _), spent in seconds.items() if phase is RunPhase.TRAINING)
         lost = {cause: spent for (phase, cause), spent in seconds.items() if phase is RunPhase.LOST}
         run = view_run(state, state.end_ns or state.time_ns)
         assert run is not None
+        if state.has_groups:
+            # The silence of a lost node may reach back to when there was another number of groups.
+            about_s = 2 * recording.world.settings.lease_s
+            assert trained == pytest.approx(run.trained_s, abs=about_s), f"seed {seed}"
+            assert sum(lost.values()) == pytest.approx(run.lost_s, abs=about_s), f"seed {seed}"
+            _check_spans_of_groups(report)
+            continue
         assert trained == pytest.approx(run.trained_s), f"seed {seed}"
         assert lost == pytest.approx({cause: each.seconds for cause, each in run.lost.items() if each.seconds})
         for before, after in zip(report.spans, report.spans[1:], strict=False):
             assert before.end_ns == after.start_ns
         if report.spans and state.end_ns is not None:
             assert (report.spans[0].start_ns, report.spans[-1].end_ns) == (state.start_ns, state.end_ns)
+
+
+def _check_spans_of_groups(report: RunReport) -> None:
+    """A group does one thing at a time."""
+    for group in {span.group for span in report.spans}:
+        own = [span for span in report.spans if span.group == group]
+        for before, after in pairwise(own):
+            assert before.end_ns <= after.start_ns
 
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["before the seal", "after the seal"])
@@ -159,3 +177,40 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(CannotDraw, match=r"pip install 'ft-rendezvous\[plots\]'"):
         draw_timeline(picture.run, report, tmp_path / "timeline.png")
+
+
+# --- groups -------------------------------------------------------------------------------------------------
+
+
+def test_a_report_of_groups_says_what_each_of_them_cost(tmp_path: Path) -> None:
+    story = tell_group_story()
+    picture, report = read_report(lay_out(tmp_path, story.lines), story.now_ns)
+    page = write_page(picture, report)
+    assert "| groups | 3 of 2 nodes |" in page
+    assert "## Groups" in page
+    groups = picture.run.groups
+    assert groups[1].lost_s > 240, "it waited for a node"
+    lost = [line for line in page.splitlines() if line.startswith("| lost:")]
+    assert [line.split("|")[1:3] for line in lost] == [[" lost: nodes lost ", " 2 "], [" lost: workers failed ", " 1 "]]
+    assert picture.run.lost_s == pytest.approx(sum(group.lost_s for group in groups) / 3)
+    assert "| 1 | all |" in page
+    assert "| 4 | 1 |" in page
+
+
+def test_a_report_of_a_run_without_groups_has_no_word_of_them(tmp_path: Path) -> None:
+    assert "group" not in write_page(*told_story(tmp_path))
+
+
+@pytest.mark.parametrize("is_long", [False, True], ids=["lanes", "shares"])
+def test_a_plot_of_groups(tmp_path: Path, is_long: bool) -> None:
+    pytest.importorskip("matplotlib")
+    story = tell_group_story()
+    if is_long:
+        story = training()
+        for _ in range(100):
+            story.open(story.fail(3)[1], 1, after_s=30.0)
+            story.arrive(2, 3)
+            story.seal_group(1, 2, 3, after_s=9.0)
+    picture, report = read_report(lay_out(tmp_path, story.lines), story.now_ns)
+    draw_timeline(picture.run, report, tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").read_bytes().startswith(PNG)

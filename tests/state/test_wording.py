@@ -15,6 +15,7 @@ from ft_rendezvous.state.model.run_state import RunState, cause_of
 from ft_rendezvous.state.model.wording import CAUSE_WORDS, describe, local_time, names_in
 from ft_rendezvous.state.read.log_reader import Missing, describe_missing
 from ft_rendezvous.text import clean, duration
+from tests.state.group_story import tell_group_story
 from tests.state.recording import record_seed
 from tests.state.story import tell_story
 
@@ -41,6 +42,7 @@ def test_every_kind_of_event_has_its_sentence() -> None:
         journal.NodeUnparked(cycle_id=1, incarnation="a" * 16, node="n1"),
         journal.CycleCalled(cycle_id=1, incarnations=(), roles=(), nodes=(), reason="growth"),
         journal.CycleSettled(cycle_id=1, failures=2, first=None),
+        journal.GroupDissolved(cycle_id=4, group=1, reason="group 0 needs its nodes", changed={"a" * 16: Role.STANDBY}),
     ]
     assert [describe(make_event(1, 0, entry)) for entry in rare] == [
         "a record was refused: no record: x",
@@ -51,6 +53,7 @@ def test_every_kind_of_event_has_its_sentence() -> None:
         "n1 is not parked any more",
         "cycle 2 is called at the next checkpoint: growth",
         "cycle 1 is settled: no node is charged for 2 failures",
+        "group 1 is dissolved: group 0 needs its nodes; 1 node stands by",
     ]
     assert told | {type(entry) for entry in rare} == set(get_args(journal.Entry))
 
@@ -136,3 +139,27 @@ def test_what_is_missing_is_told() -> None:
     assert describe_missing(Missing(events=1, damaged_lines=1)) == "1 event is missing, 1 line is damaged"
     told = "2,000 events are missing, the last line is torn; what happened last is not known"
     assert describe_missing(Missing(events=2_000, torn=True, at_end=True)) == told
+
+
+def test_what_happens_to_one_group_names_it() -> None:
+    story = tell_group_story()
+    names: dict[str, str] = {}
+    told = []
+    for line in story.lines:
+        event = decode_line(line)
+        names.update(names_in(event))
+        told.append(describe(event, names))
+    text = "\n".join(told)
+    for sentence in (
+        "cycle 1 is sealed after 2.5 s: 6 nodes train in 3 groups, 1 stand by; master 10.0.0.10:20001",
+        "cycle 2 of group 1 opens: workers failed on infra rank 3",
+        "cycle 2 of group 1 waits: 1 survivor is stopping workers",
+        "cycle 2 of group 1 is sealed after 2.1 s: 2 nodes train; master",
+        "infra rank 5 at 10.0.0.15 pid 4305 stands by for any group",
+    ):
+        assert sentence in text
+
+
+def test_a_dissolved_group_is_told() -> None:
+    entry = journal.GroupDissolved(cycle_id=4, group=2, reason="it lacks nodes", changed={"a" * 16: Role.STANDBY})
+    assert describe(make_event(1, 0, entry)) == "group 2 is dissolved: it lacks nodes; 1 node stands by"

@@ -33,13 +33,17 @@ from tests.support.waiting import POLL_S, WAIT_S, wait_until
 HERE = Path(__file__).parent.parent / "integration"
 TRAIN = HERE / "workers" / "train.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+FTR = Path(sys.executable).parent / "ftr"
 
 MARKER = "FT_TEST_NODE"
 
 QUICK = {"lease_timeout": 3, "beat_interval": 0.5}
 """Settings under which a death is noticed in seconds, yet a loaded machine's pauses are not taken for deaths."""
 
-ACCIDENT = r"Fatal Python error|terminate called|Exception in thread|the coordinator failed|leaving run .* failed"
+ACCIDENT = (
+    r"Fatal Python error|terminate called|Exception in thread|the coordinator failed|leaving run .* failed"
+    r"|nothing more is recorded of this run"
+)
 """What no log may ever hold, whatever a test did to its nodes."""
 
 _FOREIGN = re.compile(r"(SLURM_|FT_|TORCH|MASTER_|OMP_|GLOO_|(RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK)$)")
@@ -239,6 +243,7 @@ class Job:
     cluster: Cluster
     nnodes: str
     worker: Sequence[object] = ()
+    script: Path = TRAIN
     conf: Mapping[str, object] = field(default_factory=dict)
     max_restarts: int = 100
     nproc: int = 1
@@ -255,6 +260,14 @@ class Job:
     @property
     def endpoint(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def serve(self) -> Node:
+        """Host the store in a process of its own, so that every node can be lost. It is no node of the run."""
+        conf = ",".join(f"{key}={value}" for key, value in self.conf.items())
+        given = ("--endpoint", self.endpoint, "--rdzv-id", self.run_id, "--nnodes", self.nnodes, "--rdzv-conf", conf)
+        host = self.cluster.spawn("host", (str(FTR), "serve", *given), self.env)
+        host.wait_for("serving run")
+        return host
 
     def start(
         self,
@@ -285,7 +298,7 @@ class Job:
             f"--rdzv-endpoint={endpoint or self.endpoint}",
             f"--rdzv-id={self.run_id}",
             *([f"--rdzv-conf={','.join(f'{key}={value}' for key, value in settings.items())}"] if settings else []),
-            str(TRAIN),
+            str(self.script),
             *map(str, self.worker),
         ]
         node = self.cluster.spawn(name, command, variables)

@@ -7,8 +7,8 @@ import queue
 import socket
 
 from ft_rendezvous.agent.worker_inbox import WorkerInbox
-from ft_rendezvous.agent.worker_messages import WorkerMessage, socket_name
-from tests.support.waiting import WAIT_S
+from ft_rendezvous.agent.worker_messages import GroupLostMessage, WorkerMessage, socket_name
+from tests.support.waiting import WAIT_S, wait_until
 
 CYCLE_ID = 7
 ENVIRON = {
@@ -30,7 +30,8 @@ class InboxRig:
 
     def __init__(self) -> None:
         self._received: queue.SimpleQueue[WorkerMessage] = queue.SimpleQueue()
-        self._inbox = WorkerInbox(self._received.put)
+        self.trusted_cycles = {CYCLE_ID}
+        self._inbox = WorkerInbox(self._received.put, lambda cycle_id: cycle_id in self.trusted_cycles)
 
     @property
     def address(self) -> str:
@@ -39,6 +40,18 @@ class InboxRig:
     @property
     def environ(self) -> dict[str, str]:
         return {**ENVIRON, "FT_INBOX": self.address}
+
+    def tell(self, group: int, reason: str = "", cycle_id: int = CYCLE_ID) -> int:
+        """Tell the subscribers that a group is lost. Returns how many it reached."""
+        return self._inbox.tell(GroupLostMessage(group=group, cycle_id=cycle_id, reason=reason))
+
+    def tell_all(self, group: int, reason: str = "", subscribers: int = 1) -> None:
+        """The same, once there are so many subscribers."""
+        wait_until("all have subscribed", lambda: len(self._inbox._subscribers) >= subscribers)
+        assert self.tell(group, reason) == subscribers
+
+    def forget(self) -> None:
+        self._inbox.forget_subscribers()
 
     def hear(self) -> WorkerMessage:
         """The next message; fails if none comes."""

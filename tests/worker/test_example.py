@@ -87,5 +87,12 @@ def test_it_saves_early_when_urged_tells_of_it_and_resumes(script: Path, marker:
 
 def test_every_call_on_the_page_exists() -> None:
     called = set(re.findall(r"worker\.(\w+)\(", PAGE.read_text()))
-    assert called == {"info", "request_restart", "request_drain", "at_checkpoint"}
+    assert called == {
+        "info",
+        "request_restart",
+        "request_drain",
+        "at_checkpoint",
+        "on_group_lost",
+        "is_place_trusted",
+    }
     assert all(callable(getattr(worker, name)) for name in called)

@@ -19,6 +19,7 @@ from ft_rendezvous.agent.worker_messages import (
     CheckpointMessage,
     Fault,
     RestartMessage,
+    SubscribeMessage,
     WorkerMessage,
     encode,
 )
@@ -79,12 +80,12 @@ def test_a_bad_datagram_is_logged_once_and_ignored(
 
 
 def test_every_kind_of_fault_is_logged(inbox: InboxRig, caplog: pytest.LogCaptureFixture) -> None:
-    for data in (b"x", b"{}", b"y", b"[]", BAD_FIELDS):
+    for data in (b"x", b"{}", b"y", b"[]", BAD_FIELDS, encode(SubscribeMessage(cycle_id=3, local_rank=0))):
         send(inbox.address, data)
     assert inbox.close() == []
     logged = warnings(caplog)
     assert [fault for fault in Fault if any(fault in line for line in logged)] == list(Fault)[2:]
-    assert len(logged) == 3
+    assert len(logged) == 4
 
 
 def test_a_message_may_fill_the_datagram(inbox: InboxRig) -> None:

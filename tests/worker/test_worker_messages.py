@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 
 from ft_rendezvous.agent.worker_messages import (
     MAX_MESSAGE_BYTES,
+    AgentMessage,
     CheckpointMessage,
     DrainMessage,
     Fault,
+    GroupLostMessage,
+    PlaceAnswer,
+    PlaceQuestion,
     RestartMessage,
+    SubscribeMessage,
     WorkerMessage,
     decode,
+    decode_from_agent,
     encode,
 )
 from ft_rendezvous.text import MAX_REASON_CHARS, one_line
@@ -38,14 +44,38 @@ def test_requests_come_out_as_they_went_in(
     assert decode(encode(message)) == message
 
 
-def test_a_checkpoint_comes_out_as_it_went_in() -> None:
-    message = CheckpointMessage(cycle_id=2, local_rank=1)
+@pytest.mark.parametrize("kind", [CheckpointMessage, SubscribeMessage, PlaceQuestion])
+def test_a_message_without_a_reason_comes_out_as_it_went_in(
+    kind: type[CheckpointMessage | SubscribeMessage | PlaceQuestion],
+) -> None:
+    message = kind(cycle_id=2, local_rank=1)
     assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        GroupLostMessage(group=3, cycle_id=2, reason="node0 lost its lease"),
+        PlaceAnswer(cycle_id=2, is_trusted=True),
+        PlaceAnswer(cycle_id=2, is_trusted=False),
+    ],
+)
+def test_what_an_agent_says_comes_out_as_it_went_in_at_a_worker_only(message: AgentMessage) -> None:
+    assert decode_from_agent(encode(message)) == message
+    assert decode(encode(message)) is Fault.UNKNOWN
+    assert decode_from_agent(encode(CheckpointMessage(cycle_id=2, local_rank=1))) is Fault.UNKNOWN
+
+
+@pytest.mark.parametrize("is_trusted", [1, "yes", None])
+def test_an_answer_is_yes_or_no(is_trusted: object) -> None:
+    said = json.dumps({"says": "place", "cycle_id": 2, "is_trusted": is_trusted})
+    assert decode_from_agent(said.encode()) is Fault.BAD_FIELDS
 
 
 @given(data=st.binary() | json_values.map(lambda value: json.dumps(value).encode()))
 def test_nothing_makes_decoding_raise(data: bytes) -> None:
     assert isinstance(decode(data), WorkerMessage | Fault)
+    assert isinstance(decode_from_agent(data), AgentMessage | Fault)
 
 
 @pytest.mark.parametrize(

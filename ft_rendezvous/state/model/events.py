@@ -71,6 +71,7 @@ SOURCES: dict[type, SourceType] = {
             journal.CauseCorrected,
             journal.CycleWaits,
             journal.CycleSealed,
+            journal.GroupDissolved,
             journal.CyclePlaced,
             journal.CycleCalled,
             journal.CycleSettled,

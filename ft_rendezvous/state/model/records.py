@@ -1,10 +1,11 @@
-"""The records of a run: the run, its cycles, its nodes. Typed, and with a version.
+"""The records of a run: the run, its groups, its cycles, its nodes. Typed, and with a version.
 
 Each kind has a status, and each status a table of what may follow; a pair that is not in it is our bug.
 
     run     INITIALIZING ─▶ SCHEDULING ─▶ RUNNING ◀─▶ RESTARTING, RESIZING
             any of them ─▶ ERRORED, ABORTED            all but the first two ─▶ FINISHED
     cycle   PENDING ─▶ RUNNING ─▶ FINISHED             PENDING, RUNNING ─▶ ERRORED, ABORTED
+    group   WAITING ◀─▶ RUNNING ─▶ FINISHED            WAITING ◀─▶ DISSOLVED       all but the last ─▶ ERRORED, ABORTED
     node    ALIVE ◀─▶ SUSPECT ─▶ DEAD                  ALIVE ─▶ DEAD
 """
 
@@ -16,7 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from ft_rendezvous.core.lifecycle import Role
-from ft_rendezvous.core.model import GROUP, AnyWhy, Verdict, VerdictKind
+from ft_rendezvous.core.model import AnyWhy, Verdict, VerdictKind
 from ft_rendezvous.errors import ProtocolBug
 
 SCHEMA_VERSION: Final = 1
@@ -55,6 +56,23 @@ class CycleStatus(StrEnum):
         return self in (CycleStatus.FINISHED, CycleStatus.ERRORED, CycleStatus.ABORTED)
 
 
+class GroupStatus(StrEnum):
+    WAITING = "WAITING"
+    """Its next cycle is open: its own, or a common one."""
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    """All of its nodes have finished."""
+    DISSOLVED = "DISSOLVED"
+    """It lacked nodes and was given up. It may be formed again."""
+    ERRORED = "ERRORED"
+    """The run failed."""
+    ABORTED = "ABORTED"
+    """The run was cancelled, or its coordinator vanished."""
+
+    def is_terminal(self) -> bool:
+        return self in (GroupStatus.ERRORED, GroupStatus.ABORTED)
+
+
 class NodeStatus(StrEnum):
     ALIVE = "ALIVE"
     SUSPECT = "SUSPECT"
@@ -85,6 +103,17 @@ CYCLE_STATUS_TABLE: dict[CycleStatus, frozenset[CycleStatus]] = {
     CycleStatus.ERRORED: frozenset(),
     CycleStatus.ABORTED: frozenset(),
 }
+_GROUP_ENDS = frozenset({GroupStatus.FINISHED, GroupStatus.ERRORED, GroupStatus.ABORTED})
+GROUP_STATUS_TABLE: dict[GroupStatus, frozenset[GroupStatus]] = {
+    # A common cycle may open while a group waits, and its seal may leave groups out.
+    GroupStatus.WAITING: _GROUP_ENDS | {GroupStatus.WAITING, GroupStatus.RUNNING, GroupStatus.DISSOLVED},
+    GroupStatus.RUNNING: _GROUP_ENDS | {GroupStatus.WAITING},
+    # All groups may be restarted while one has finished.
+    GroupStatus.FINISHED: _GROUP_ENDS | {GroupStatus.WAITING},
+    GroupStatus.DISSOLVED: frozenset({GroupStatus.WAITING, GroupStatus.RUNNING}),
+    GroupStatus.ERRORED: frozenset(),
+    GroupStatus.ABORTED: frozenset(),
+}
 NODE_STATUS_TABLE: dict[NodeStatus, frozenset[NodeStatus]] = {
     NodeStatus.ALIVE: frozenset({NodeStatus.SUSPECT, NodeStatus.DEAD}),
     NodeStatus.SUSPECT: frozenset({NodeStatus.ALIVE, NodeStatus.DEAD}),
@@ -98,7 +127,7 @@ END_OF_RUN = {
 }
 """How a run with such a verdict has ended; its last cycle has, in the same word."""
 
-S = TypeVar("S", RunStatus, CycleStatus, NodeStatus)
+S = TypeVar("S", RunStatus, CycleStatus, GroupStatus, NodeStatus)
 
 
 def step(table: dict[S, frozenset[S]], before: S, after: S) -> S:
@@ -170,10 +199,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     kind: NodeKind
     status: NodeStatus
     status_detail: str
+    group: int | None
+    """The replica group that it trains in, or is to train in again; of a dead node, its last one. None: it is in no
+    group, or the run has no groups."""
     group_rank: int | None
-    """Its rank in the last world it was in."""
+    """Its rank in the last world it was in: that of its group, if the run has groups."""
     global_ranks: tuple[int, int] | None
-    """First and last global rank of its workers; local ranks count from 0 in the same order."""
+    """First and last global rank of its workers, within its group if the run has groups; local ranks count from 0 in
+    the same order."""
     joined_ns: int
     arrived_in: int
     """The newest cycle it arrived in; 0: in none yet."""
@@ -194,7 +227,14 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     cycle_id: int
-    group: str = GROUP
+    group: int | None = None
+    """The replica group that it is of. None: it is of all groups (a common cycle), or the run has no groups."""
+    groups: tuple[int, ...] = ()
+    """The groups that its seal placed; empty before the seal, and in a run without groups."""
+    left: dict[int, CycleStatus] = {}
+    """How it ended for the groups that have left it. A common cycle ends when the last of its groups has left it."""
+    previous_id: int | None = None
+    """The cycle from which its nodes came. None: the first cycle, a new group, or groups of different cycles."""
     status: CycleStatus
     status_detail: str
     why: AnyWhy
@@ -206,8 +246,11 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True):
     seal_time_ns: int | None = None
     end_time_ns: int | None = None
     time_to_seal_s: float | None = None
+    stop_time_ns: int | None = None
+    """When the world before was last known to be whole: since then no node of its group trained, or of all groups."""
     lost_s: float = 0.0
-    """How long no node trained before the seal, counted from when the world before was last known to be whole."""
+    """How long no node trained before the seal, counted from then. In a run with groups, time in which one of N groups
+    did not train counts as its N-th part."""
     lost_cause: str = ""
     """What that time is charged to, as in `Run.lost`; empty where none was lost."""
     master: str = ""
@@ -220,7 +263,8 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True):
     placement: str = ""
     """What the placement changed and what the spares cover, in one line."""
     ranks: tuple[str, ...] | None = None
-    """Incarnations by group rank; None in old cycles, of which only the summary is kept."""
+    """Incarnations by rank, those of a common cycle one group after the other; None in old cycles, of which only the
+    summary is kept."""
     standbys: tuple[str, ...] | None = None
 
     def is_terminal(self) -> bool:
@@ -237,6 +281,35 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
     times: int
     seconds: float
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica group of a run: nodes that seal and restart together."""
+
+    group: int
+    """Its number."""
+    status: GroupStatus
+    status_detail: str
+    """What it waits for, or why it was dissolved."""
+    since_ns: int
+    """Since when it has had this status."""
+    cycle_id: int
+    """Its current cycle, or its last: its own, or a common one."""
+    wanted: int
+    """How many nodes it needs."""
+    live: int
+    """How many of its nodes are there: those that train or have finished, or those that are back while it waits."""
+    restarts: int
+    """How often its world ended and its next cycle opened, together with all other groups or alone."""
+    why_text: str
+    """Why its current cycle was opened."""
+    trained_s: float
+    """Time in which its sealed world was whole."""
+    lost_s: float
+    """Time in which it did not train, after it first did. `Run.lost_s` counts a part of it."""
+
+    def is_terminal(self) -> bool:
+        return self.status.is_terminal()
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,17 +332,20 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     store_host: str
     verdict: Verdict | None
     cycle_id: int
-    """The current cycle, or the last."""
+    """The current cycle, or the last: with groups, the newest of all."""
+    groups: tuple[Group, ...] = ()
+    """Its replica groups, by number; empty in a run without groups, and before the first seal."""
     wanted: int
     """How many nodes a world needs at least."""
     live: int
     nodes: dict[str, dict[str, int]]
     """How many by role, and by status within."""
     lost: dict[str, Lost]
-    """Time in which no node trained, by cause."""
+    """Time in which no node trained, by cause. Time in which one of N groups did not train counts as its N-th part."""
     lost_s: float
     trained_s: float
-    """Time in which a sealed world was whole, as far as the coordinator knew."""
+    """Time in which a sealed world was whole, as far as the coordinator knew; that of one of N groups counts as its
+    N-th part."""
     operations: int
     oldest_lease_s: float
     refused_records: int

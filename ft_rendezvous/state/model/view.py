@@ -9,9 +9,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ft_rendezvous.core.model import group_names
 from ft_rendezvous.state.model.records import (
     Cycle,
     CycleStatus,
+    Group,
+    GroupStatus,
     Lost,
     Node,
     NodeKind,
@@ -20,8 +23,9 @@ from ft_rendezvous.state.model.records import (
     Run,
     RunStatus,
 )
-from ft_rendezvous.state.model.run_state import NS, KnownNode, RunState, cause_of_pause
-from ft_rendezvous.text import NAMED
+from ft_rendezvous.state.model.run_state import NS, KnownGroup, KnownNode, RunState
+from ft_rendezvous.state.model.time_account import cause_of_pause, count_groups, find_pauses
+from ft_rendezvous.text import NAMED, count
 
 
 def view_run(state: RunState, now_ns: int) -> Run | None:
@@ -30,13 +34,14 @@ def view_run(state: RunState, now_ns: int) -> Run | None:
     if began is None:
         return None
     cycle = state.cycle
-    broken_ns = 0 if state.broken_since_ns is None else max(0, now_ns - state.broken_since_ns)
-    whole_ns = 0 if state.whole_since_ns is None else max(0, now_ns - state.whole_since_ns)
+    passed_ns, sharing = max(0, now_ns - state.counted_ns), max(1, count_groups(state))
+    training = sum(group.whole_since_ns is not None for group in state.groups.values())
     lost = {cause: Lost(times=each.times, seconds=each.lost_ns / NS) for cause, each in state.lost.items()}
-    if broken_ns and cycle is not None:
-        cause = cause_of_pause(state)
-        known = lost.get(cause, Lost(times=0, seconds=0.0))
-        lost[cause] = Lost(times=known.times + 1, seconds=known.seconds + broken_ns / NS)
+    for pause in find_pauses(state):
+        pause_ns = sum(group.pause_ns for group in pause) + len(pause) * passed_ns / sharing
+        if pause_ns:
+            known = lost.get(cause_of_pause(pause), Lost(times=0, seconds=0.0))
+            lost[cause_of_pause(pause)] = Lost(times=known.times + 1, seconds=known.seconds + pause_ns / NS)
     return Run(
         id=began.epoch,
         name=began.run_id,
@@ -50,28 +55,89 @@ def view_run(state: RunState, now_ns: int) -> Run | None:
         store_host=began.host,
         verdict=state.verdict,
         cycle_id=0 if cycle is None else cycle.cycle_id,
+        groups=tuple(view_groups(state, now_ns)),
         wanted=wanted_of(state),
         live=state.live,
         nodes=count_nodes(state),
         lost=lost,
         lost_s=sum(each.seconds for each in lost.values()),
-        trained_s=(state.trained_ns + whole_ns) / NS,
+        trained_s=(state.trained_ns + training * passed_ns / sharing) / NS,
         operations=state.operations,
         oldest_lease_s=state.oldest_lease_s,
         refused_records=state.refused_records,
     )
 
 
+def view_groups(state: RunState, now_ns: int) -> Iterator[Group]:
+    """The replica groups, by number; none in a run without groups."""
+    if not state.has_groups:
+        return
+    live: dict[int, int] = {}
+    for member in state.members.values():
+        group = None if member.group is None else state.groups.get(member.group)
+        if group is not None and member.placed_in == group.world_id and _is_there(member, group):
+            live[group.number] = live.get(group.number, 0) + 1
+    passed_ns = max(0, now_ns - state.counted_ns)
+    for number, group in sorted(state.groups.items()):
+        yield Group(
+            group=number,
+            status=group.status,
+            status_detail=_detail_of_group(state, group, now_ns),
+            since_ns=group.since_ns,
+            cycle_id=group.cycle_id,
+            wanted=state.group_size,
+            live=live.get(number, 0),
+            restarts=group.restarts,
+            why_text=group.why_text,
+            trained_s=(group.trained_ns + (0 if group.whole_since_ns is None else passed_ns)) / NS,
+            lost_s=(group.lost_ns + (0 if group.broken_since_ns is None else passed_ns)) / NS,
+        )
+
+
+def _is_there(member: KnownNode, group: KnownGroup) -> bool:
+    """Whether a node of a group's last world trains, has finished, or is back for the next one."""
+    if member.role is NodeRole.FINISHED:
+        return True
+    return member.end_ns is None and (group.status is not GroupStatus.WAITING or member.role is NodeRole.ARRIVED)
+
+
+def _detail_of_group(state: RunState, group: KnownGroup, now_ns: int) -> str:
+    cycle = state.find_cycle(group.cycle_id)
+    if group.status is not GroupStatus.WAITING or cycle is None:
+        return group.status_detail
+    return describe_wait(state, cycle, now_ns)
+
+
 def view_cycles(state: RunState, now_ns: int) -> list[Cycle]:
     """All cycles that are remembered, oldest first."""
-    if not state.cycles:
-        return []
-    last = state.cycles[-1]
-    if last.status is CycleStatus.PENDING:
-        last = msgspec.structs.replace(last, status_detail=describe_wait(state, now_ns))
-    elif last.status is CycleStatus.RUNNING:
-        last = msgspec.structs.replace(last, status_detail=state.status_detail)
-    return [*state.cycles[:-1], last]
+    cycles = list(state.cycles)
+    current = {group.cycle_id for group in state.groups.values()} | {cycle.cycle_id for cycle in cycles[-1:]}
+    for cycle_id in current:
+        cycle = state.find_cycle(cycle_id)
+        if cycle is not None and not cycle.is_terminal():
+            is_open = cycle.status is CycleStatus.PENDING
+            detail = describe_wait(state, cycle, now_ns) if is_open else _describe_training(state, cycle)
+            cycles[cycle_id - cycles[0].cycle_id] = msgspec.structs.replace(cycle, status_detail=detail)
+    return cycles
+
+
+def has_open_cycle(state: RunState) -> bool:
+    """Whether a cycle waits to be sealed."""
+    newest = state.cycle
+    if newest is not None and newest.status is CycleStatus.PENDING:
+        return True
+    return any(group.status is GroupStatus.WAITING for group in state.groups.values())
+
+
+def _describe_training(state: RunState, cycle: Cycle) -> str:
+    if not state.has_groups:
+        return state.status_detail
+    groups = [group for group in state.groups.values() if group.cycle_id == cycle.cycle_id]
+    numbers = sorted(group.number for group in groups if group.status is GroupStatus.RUNNING)
+    finished = sorted(group.number for group in groups if group.status is GroupStatus.FINISHED)
+    texts = [f"{group_names(numbers)} train{'s' if len(numbers) == 1 else ''} in it"] if numbers else []
+    texts += [f"{group_names(finished)} ha{'s' if len(finished) == 1 else 've'} finished"] if finished else []
+    return "; ".join(texts)
 
 
 def view_nodes(state: RunState) -> list[Node]:
@@ -96,6 +162,7 @@ def view_node(state: RunState, member: KnownNode) -> Node:
         kind=_kind_of(state, member),
         status=member.status,
         status_detail=member.status_detail,
+        group=member.group if state.has_groups else None,
         group_rank=member.rank,
         global_ranks=ranks,
         joined_ns=member.joined_ns,
@@ -132,16 +199,25 @@ def wanted_of(state: RunState) -> int:
     return int(nnodes.partition(":")[0])
 
 
-def describe_wait(state: RunState, now_ns: int) -> str:
-    """Why the open cycle is not sealed yet: which nodes are missing, and since when."""
-    cycle = state.cycles[-1]
-    wanted = wanted_of(state)
+def least_of(state: RunState, cycle: Cycle) -> int:
+    """How many nodes the seal of a cycle needs at least. After the first seal, some groups may still lack nodes."""
+    assert state.began is not None
+    if cycle.group is not None:
+        return state.group_size
+    is_later = state.has_groups and bool(state.groups)
+    return int(state.began.settings.get("min_groups", "1")) * state.group_size if is_later else wanted_of(state)
+
+
+def describe_wait(state: RunState, cycle: Cycle, now_ns: int) -> str:
+    """Why an open cycle is not sealed yet: which nodes are missing, and since when."""
+    wanted = least_of(state, cycle)
+    waits = state.waits if cycle.group is None else state.groups[cycle.group].waits
     if cycle.arrived >= wanted:
-        return state.waits or "about to be sealed"
-    groups: dict[str, list[KnownNode]] = {}
-    for member in _missing(state, cycle.cycle_id):
-        groups.setdefault(_describe_absence(member, now_ns), []).append(member)
-    named = "; ".join(f"{_join_names(members)}, {absence}" for absence, members in groups.items())
+        return waits or "about to be sealed"
+    absent: dict[str, list[KnownNode]] = {}
+    for member in _missing(state, cycle):
+        absent.setdefault(_describe_absence(member, now_ns), []).append(member)
+    named = "; ".join(f"{_join_names(members)}, {absence}" for absence, members in absent.items())
     return f"waiting for {wanted - cycle.arrived} of {wanted} nodes" + (f": {named}" if named else "")
 
 
@@ -160,35 +236,72 @@ def view_vanished(run: Run, last_seen_ns: int) -> Run:
         status=RunStatus.ABORTED,
         status_detail=f"its coordinator vanished; before that: {run.status}, {run.status_detail}",
         end_time_ns=last_seen_ns,
+        groups=tuple(_view_vanished_group(group) for group in run.groups),
     )
+
+
+def _view_vanished_group(group: Group) -> Group:
+    if group.status not in (GroupStatus.RUNNING, GroupStatus.WAITING):
+        return group
+    detail = f"before that: {group.status}" + (f", {group.status_detail}" if group.status_detail else "")
+    return msgspec.structs.replace(group, status=GroupStatus.ABORTED, status_detail=detail)
 
 
 def end_last(cycles: list[Cycle], last_seen_ns: int) -> list[Cycle]:
-    """The cycles of a run whose coordinator is gone: the last one is over too."""
-    if not cycles or cycles[-1].is_terminal():
-        return cycles
-    last = msgspec.structs.replace(
-        cycles[-1],
-        status=CycleStatus.ABORTED,
-        status_detail="the coordinator vanished",
-        end_time_ns=last_seen_ns,
-    )
-    return [*cycles[:-1], last]
+    """The cycles of a run whose coordinator is gone: the current ones are over too."""
+    changes = {
+        "status": CycleStatus.ABORTED,
+        "status_detail": "the coordinator vanished",
+        "end_time_ns": last_seen_ns,
+    }
+    return [cycle if cycle.is_terminal() else msgspec.structs.replace(cycle, **changes) for cycle in cycles]
 
 
 def _detail_of(state: RunState, now_ns: int) -> str:
-    cycle = state.cycle
-    if cycle is None or cycle.status is not CycleStatus.PENDING:
+    if state.status.is_terminal():
         return state.status_detail
-    wait = describe_wait(state, now_ns)
-    return f"{state.status_detail}; {wait}" if cycle.cycle_id > 1 else wait
+    common = state.find_cycle(state.common_id)
+    if common is not None and common.status is CycleStatus.PENDING:
+        wait = describe_wait(state, common, now_ns)
+        return f"{state.status_detail}; {wait}" if common.cycle_id > 1 else wait
+    return _describe_groups(state, now_ns) if state.groups and state.has_groups else state.status_detail
 
 
-def _missing(state: RunState, cycle_id: int) -> list[KnownNode]:
-    """Nodes of the last world that are not in this cycle yet."""
-    ranks = next((each.ranks for each in reversed(state.cycles) if each.ranks is not None), ())
-    members = (state.members.get(incarnation) for incarnation in ranks)
-    return [member for member in members if member is not None and member.arrived_in != cycle_id]
+def _describe_groups(state: RunState, now_ns: int) -> str:
+    """How many groups train, and what the others wait for."""
+    groups = [group for _, group in sorted(state.groups.items()) if group.status is not GroupStatus.DISSOLVED]
+    training = [group for group in groups if group.status is GroupStatus.RUNNING]
+    finished = [group for group in groups if group.status is GroupStatus.FINISHED]
+    waiting = [group for group in groups if group.status is GroupStatus.WAITING]
+    of = f" of {len(groups)}" if len(training) < len(groups) else ""
+    nodes = len(training) * state.group_size
+    trains = f"{count(nodes, 'node')} train{'s' if nodes == 1 else ''}" if training else "no node trains"
+    texts = [f"{trains}, in {len(training)}{of} group{'s' if len(groups) != 1 else ''}" if training else trains]
+    if finished:
+        numbers = [group.number for group in finished]
+        texts.append(f"{group_names(numbers)} ha{'s' if len(finished) == 1 else 've'} finished")
+    texts += [
+        f"group {group.number} restarts, {group.why_text}; {_detail_of_group(state, group, now_ns)}"
+        for group in waiting[:NAMED]
+    ]
+    return "; ".join(texts)
+
+
+def _missing(state: RunState, cycle: Cycle) -> list[KnownNode]:
+    """Nodes of the last world of a group, or of all groups, that are not in this cycle yet; by rank."""
+    worlds = {
+        group.number: group.world_id
+        for group in state.groups.values()
+        if cycle.group in (None, group.number) and group.status is not GroupStatus.DISSOLVED
+    }
+    found = [
+        member
+        for member in state.members.values()
+        if member.group is not None
+        and worlds.get(member.group) == member.placed_in
+        and member.arrived_in != cycle.cycle_id
+    ]
+    return sorted(found, key=lambda member: (member.group, member.rank))
 
 
 def _describe_absence(member: KnownNode, now_ns: int) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import AnyEntry, Event, StateTold
+from ft_rendezvous.state.model.records import Cycle
 from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.text import clean, count, duration, listing
 
@@ -18,6 +20,9 @@ CAUSE_WORDS = {
     "restart_requested": "restarts asked for",
     "nodes_drain": "drains",
     "world_grows": "growing",
+    "no_group_trains": "no group trained",
+    "group_fails_again": "a group that failed again and again",
+    "group_forms": "new groups",
 }
 """Why a cycle was opened, by the kind of its cause."""
 
@@ -50,18 +55,22 @@ def _describe(entry: AnyEntry, names: Mapping[str, str]) -> str:
         case journal.HostLeft():
             return "the store host was ended, and the run with it"
         case journal.CycleOpened():
-            return f"cycle {entry.cycle_id} opens: {entry.why}"
+            return f"{_cycle(entry)} opens: {entry.why}"
         case journal.CauseCorrected():
             return f"the cause of cycle {entry.cycle_id} is corrected: {entry.why}"
         case journal.CycleWaits():
-            return f"cycle {entry.cycle_id} waits: {entry.reason}"
+            return f"{_cycle(entry)} waits: {entry.reason}"
         case journal.CycleSealed():
             active, standby = len(entry.placement.ranks), len(entry.placement.standbys)
+            groups = f" in {len(entry.placement.groups):,} groups" if len(entry.placement.groups) > 1 else ""
             spares = f", {standby:,} stand by" if standby else ""
             return (
-                f"cycle {entry.cycle_id} is sealed after {duration(entry.waited_s)}: {count(active, 'node')} "
-                f"train{'s' if active == 1 else ''}{spares}; master {entry.master}"
+                f"{_cycle(entry)} is sealed after {duration(entry.waited_s)}: {count(active, 'node')} "
+                f"train{'s' if active == 1 else ''}{groups}{spares}; master {entry.master}"
             )
+        case journal.GroupDissolved():
+            stands = "stands" if len(entry.changed) == 1 else "stand"
+            return f"group {entry.group} is dissolved: {entry.reason}; {count(len(entry.changed), 'node')} {stands} by"
         case journal.CyclePlaced():
             return f"cycle {entry.cycle_id} is placed: {entry}"
         case journal.CycleCalled(nodes=()):
@@ -76,6 +85,8 @@ def _describe(entry: AnyEntry, names: Mapping[str, str]) -> str:
         case journal.NodeJoined():
             where = f", domain {entry.domain}" if entry.domain else ""
             return f"{entry.node} joins{' as a spare' if entry.is_spare else ''}{where}"
+        case journal.NodesArrived(role=Role.STANDBY):
+            return f"{_who(entry.incarnations, names, 'stands', 'stand')} by for any group"
         case journal.NodesArrived():
             return f"{_who(entry.incarnations, names, 'is', 'are')} ready for cycle {entry.cycle_id}"
         case journal.NodesSilent():
@@ -106,6 +117,10 @@ def _describe(entry: AnyEntry, names: Mapping[str, str]) -> str:
             return f"events before this are missing; by now: {state.status}{cycle}, {count(state.live, 'node')} alive"
 
 
+def _cycle(entry: journal.CycleOpened | journal.CycleWaits | journal.CycleSealed) -> str:
+    return f"cycle {entry.cycle_id}" if entry.group is None else f"cycle {entry.cycle_id} of group {entry.group}"
+
+
 def _who(incarnations: Iterable[str], names: Mapping[str, str], one: str, many: str) -> str:
     known = [names.get(each, each) for each in incarnations]
     return f"{known[0]} {one}" if len(known) == 1 else f"{count(len(known), 'node')} ({listing(known)}) {many}"
@@ -113,6 +128,11 @@ def _who(incarnations: Iterable[str], names: Mapping[str, str], one: str, many: 
 
 def _places(number: int) -> str:
     return "its place" if number == 1 else "their places"
+
+
+def name_group(cycle: Cycle) -> str:
+    """The group that a cycle is of, in a run with groups."""
+    return "all" if cycle.group is None else str(cycle.group)
 
 
 # --- amounts --------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from ft_rendezvous.state.model.records import Cycle, CycleStatus
+from ft_rendezvous.state.model.records import Cycle, CycleStatus, Group, Lost, Run
 from ft_rendezvous.state.model.run_state import NS
-from ft_rendezvous.state.model.wording import cause_in_words, local_time
+from ft_rendezvous.state.model.wording import cause_in_words, local_time, name_group
 from ft_rendezvous.state.read.log_reader import describe_missing
 from ft_rendezvous.state.read.sources import Picture
 from ft_rendezvous.state.report.run_report import NodeHistory, ReportedFailure, RunPhase, RunReport
@@ -30,6 +30,7 @@ def write_page(picture: Picture, report: RunReport, plot: str | None = None) -> 
         *_summary(picture, report),
         *([f"![timeline of {clean(picture.run.name)}]({plot})", ""] if plot else []),
         *_time(picture, report),
+        *_groups(picture),
         *_cycles(picture, report),
         *_slow(picture, report),
         *_flapping(report),
@@ -63,6 +64,7 @@ def _summary(picture: Picture, report: RunReport) -> Iterator[str]:
             "nodes seen",
             f"{len(report.histories):,} in {sum(each.incarnations for each in report.histories.values()):,} lives",
         ),
+        *([("groups", f"{len(run.groups):,} of {run.groups[0].wanted:,} nodes")] if run.groups else []),
         ("cycles", f"{run.cycle_id:,}"),
         ("failures of workers", f"{failures:,}"),
         ("trained", f"{duration(run.trained_s)}{_share(run.trained_s, total)}"),
@@ -77,6 +79,9 @@ def _time(picture: Picture, report: RunReport) -> Iterator[str]:
     yield "## Where the time went"
     yield ""
     seconds = report.seconds()
+    lost: dict[str, Lost] = {}
+    if picture.run.groups:
+        seconds, lost = _seconds_of_groups(picture.run, seconds), picture.run.lost
     total = sum(seconds.values()) or 1.0
     names = {
         RunPhase.WAITING: "waiting for the first world",
@@ -85,37 +90,96 @@ def _time(picture: Picture, report: RunReport) -> Iterator[str]:
     }
     rows = []
     for (phase, cause), spent in sorted(seconds.items(), key=lambda item: (item[0][0] is RunPhase.LOST, -item[1])):
-        times = sum(1 for span in report.spans if (span.phase, span.cause) == (phase, cause))
+        alike = (span for span in report.spans if (span.phase, span.cause) == (phase, cause))
+        times = sum(not span.is_continued for span in alike)
+        if phase is RunPhase.LOST and cause in lost:
+            times = lost[cause].times
         what = names.get(phase) or f"lost: {cause_in_words(cause)}"
         each = duration(spent / times) if phase is RunPhase.LOST else ""
         rows.append((what, f"{times:,}", duration(spent), f"{100 * spent / total:.2f} %", each))
     yield from _table(("", ">times", ">time", ">share", ">on the average"), rows)
     if picture.run.lost:
         yield "Lost time begins when the world before was last known to be whole, and ends with the next seal."
+        if picture.run.groups:
+            yield "Of N groups, what each one trains or loses counts as the N-th part."
         yield ""
+
+
+def _seconds_of_groups(run: Run, seconds: dict[tuple[RunPhase, str], float]) -> dict[tuple[RunPhase, str], float]:
+    """The run's own sums. Those of the spans may differ by the silence of a node that was lost while groups came and
+    went, because each span has one number of groups."""
+    found = {kind: spent for kind, spent in seconds.items() if kind[0] in (RunPhase.WAITING, RunPhase.UNKNOWN)}
+    found[RunPhase.TRAINING, ""] = run.trained_s
+    return found | {(RunPhase.LOST, cause): lost.seconds for cause, lost in run.lost.items()}
+
+
+def _groups(picture: Picture) -> Iterator[str]:
+    """Only in a run with replica groups."""
+    if not picture.run.groups:
+        return
+    yield "## Groups"
+    yield ""
+    yield from _table(
+        (">group", "status", ">cycle", ">restarts", ">trained", ">lost", "last opened because"),
+        [_group_row(group) for group in picture.run.groups],
+    )
+
+
+def _group_row(group: Group) -> tuple[str, ...]:
+    detail = f": {group.status_detail}" if group.status_detail else ""
+    return (
+        str(group.group),
+        f"{group.status}{detail}",
+        str(group.cycle_id),
+        str(group.restarts),
+        duration(group.trained_s),
+        duration(group.lost_s),
+        group.why_text,
+    )
 
 
 def _cycles(picture: Picture, report: RunReport) -> Iterator[str]:
     yield "## Cycles"
     yield ""
-    trained: dict[int, float] = {}
-    for span in report.spans:
-        if span.phase is RunPhase.TRAINING:
-            trained[span.cycle_id] = trained.get(span.cycle_id, 0.0) + span.seconds
+    trained = _trained_by_cycle(report)
     shown, left_out = _both_ends(picture.cycles, CYCLES_IN_TABLE)
-    yield from _table(
-        (">cycle", "opened", "opened because", ">to seal", ">lost", ">trained", ">active + standby", "ended"),
-        [_cycle_row(cycle, trained) for cycle in shown],
+    headings: tuple[str, ...] = (
+        ">cycle",
+        "opened",
+        "opened because",
+        ">to seal",
+        ">lost",
+        ">trained",
+        ">active + standby",
+        "ended",
     )
+    rows = [_cycle_row(cycle, trained) for cycle in shown]
+    if picture.run.groups:
+        headings = (headings[0], ">group", *headings[1:])
+        rows = [(row[0], name_group(cycle), *row[1:]) for cycle, row in zip(shown, rows, strict=True)]
+    yield from _table(headings, rows)
     first = picture.cycles[0].cycle_id if picture.cycles else 1
     if left_out or first > 1:
         yield f"{count(left_out + first - 1, 'cycle')} between or before are left out."
         yield ""
 
 
+def _trained_by_cycle(report: RunReport) -> dict[int, float]:
+    """How long each cycle trained; of several groups in it, the one that trained longest."""
+    trained: dict[tuple[int, int | None], float] = {}
+    for span in report.spans:
+        if span.phase is RunPhase.TRAINING:
+            place = span.cycle_id, span.group
+            trained[place] = trained.get(place, 0.0) + span.own_seconds
+    longest: dict[int, float] = {}
+    for (cycle_id, _), seconds in trained.items():
+        longest[cycle_id] = max(longest.get(cycle_id, 0.0), seconds)
+    return longest
+
+
 def _cycle_row(cycle: Cycle, trained: dict[int, float]) -> tuple[str, ...]:
     is_sealed = cycle.seal_time_ns is not None
-    ended = str(cycle.status)
+    ended = "; ".join([str(cycle.status), *(f"group {group} {status}" for group, status in cycle.left.items())])
     if cycle.first_failure is not None:
         ended += f": {cycle.first_failure_node}, {cycle.first_failure.error}"
     elif cycle.status not in (CycleStatus.FINISHED, CycleStatus.PENDING, CycleStatus.RUNNING):

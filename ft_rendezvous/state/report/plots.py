@@ -21,6 +21,8 @@ CAPHASE_COLORS = {
     "nodes_drain": "#0b6bcb",
     "restart_requested": "#1b8a8f",
     "world_grows": "#5b6470",
+    "no_group_trains": "#d9822b",
+    "group_fails_again": "#a0337d",
 }
 OTHER_COLOR = "#222222"
 INK = "#30363d"
@@ -28,6 +30,8 @@ SEEN = 350
 """The smallest part of the whole width that can be seen."""
 FEW_SPANS = 250
 """Up to this number, spans are drawn one by one."""
+MOST_LANES = 16
+"""With more groups than this, shares of all are drawn."""
 MARKED = 60
 """At most this number of cycles get their number, if there is room."""
 
@@ -61,8 +65,11 @@ def draw_timeline(run: Run, report: RunReport, path: Path) -> None:
 
 
 def _draw_band(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -> None:
-    """What the run did, from left to right."""
-    if len(spans) <= FEW_SPANS:
+    """What the run did, from left to right; with groups, a lane for each of them."""
+    groups = sorted({span.group for span in spans if span.group is not None})
+    if len(spans) <= FEW_SPANS and 1 < len(groups) <= MOST_LANES:
+        _draw_lanes(axes, spans, groups, end_ns - begin_ns)
+    elif len(spans) <= FEW_SPANS and len(groups) <= 1:
         _draw_spans(axes, spans, end_ns - begin_ns)
         _number_cycles(axes, spans, end_ns - begin_ns)
     else:
@@ -74,13 +81,29 @@ def _draw_band(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -> 
 
 
 def _draw_spans(axes: Any, spans: Sequence[Span], whole_ns: int) -> None:
-    """Each span; one that is too short is drawn wide enough to be seen."""
-    least = _days(whole_ns) / SEEN
+    """Each span."""
     for span in sorted(spans, key=lambda span: span.phase is RunPhase.LOST):
-        width = _days(span.end_ns - span.start_ns)
-        is_lost = span.phase is RunPhase.LOST
-        axes.broken_barh([(_x(span.start_ns), max(least, width) if is_lost else width)], (0, 1), **_paint(span))
+        _draw_span(axes, span, (0, 1), whole_ns)
     axes.set_yticks([1.16], ["cycle"], fontsize=9, color=INK)
+
+
+def _draw_lanes(axes: Any, spans: Sequence[Span], groups: Sequence[int], whole_ns: int) -> None:
+    """Each span in the lane of its group, the first group above. What is of no group fills all lanes."""
+    height = 1 / len(groups)
+    lows = {group: 1 - (index + 1) * height for index, group in enumerate(groups)}
+    for span in sorted(spans, key=lambda span: span.phase is RunPhase.LOST):
+        lane = (0.0, 1.0) if span.group is None else (lows[span.group], 0.88 * height)
+        _draw_span(axes, span, lane, whole_ns)
+    names = [f"group {group}" for group in groups]
+    axes.set_yticks([lows[group] + height / 2 for group in groups], names, fontsize=9, color=INK)
+
+
+def _draw_span(axes: Any, span: Span, lane: tuple[float, float], whole_ns: int) -> None:
+    """Lost time that is too short is drawn wide enough to be seen."""
+    width = _days(span.end_ns - span.start_ns)
+    if span.phase is RunPhase.LOST:
+        width = max(_days(whole_ns) / SEEN, width)
+    axes.broken_barh([(_x(span.start_ns), width)], lane, **_paint(span))
 
 
 def _draw_shares(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -> None:
@@ -94,7 +117,8 @@ def _draw_shares(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -
         share = shares.setdefault(kind, [0.0] * SEEN)
         for place in range((span.start_ns - begin_ns) // step_ns, (span.end_ns - 1 - begin_ns) // step_ns + 1):
             left_ns = begin_ns + place * step_ns
-            share[place] += (min(span.end_ns, left_ns + step_ns) - max(span.start_ns, left_ns)) / step_ns
+            part_ns = min(span.end_ns, left_ns + step_ns) - max(span.start_ns, left_ns)
+            share[place] += part_ns / step_ns / span.sharing
     x = [_x(begin_ns + place * step_ns) for place in range(SEEN)]
     bottom = [0.0] * SEEN
     for kind in sorted(shares, key=lambda kind: (kind[0] is RunPhase.LOST, kind[0] is not RunPhase.TRAINING, kind[1])):
@@ -146,15 +170,17 @@ def _draw_losses(axes: Any, spans: Sequence[Span], begin_ns: int, end_ns: int) -
 
 
 def _added_up(spans: Sequence[Span], times: Sequence[int]) -> list[float]:
-    """Seconds of these spans, in order, that have passed at each of these times."""
+    """Seconds of these spans that have passed at each of these times, which are all of their beginnings and ends."""
+    changes: dict[int, float] = {}
+    for span in spans:
+        changes[span.start_ns] = changes.get(span.start_ns, 0.0) + 1 / span.sharing
+        changes[span.end_ns] = changes.get(span.end_ns, 0.0) - 1 / span.sharing
     passed: list[float] = []
-    place, done_s = 0, 0.0
+    done_s, rate, before_ns = 0.0, 0.0, times[0]
     for time_ns in times:
-        while place < len(spans) and spans[place].end_ns <= time_ns:
-            done_s += spans[place].seconds
-            place += 1
-        current_s = max(0.0, (time_ns - spans[place].start_ns) / NS) if place < len(spans) else 0.0
-        passed.append(done_s + current_s)
+        done_s += rate * (time_ns - before_ns) / NS
+        passed.append(done_s)
+        rate, before_ns = rate + changes.get(time_ns, 0.0), time_ns
     return passed
 
 
@@ -172,7 +198,8 @@ def _explain(figure: Any, spans: Sequence[Span]) -> None:
         found.setdefault((span.phase, span.cause), []).append(span)
     patches = []
     for (phase, cause), each in sorted(found.items(), key=lambda item: -sum(span.seconds for span in item[1])):
-        times = f", {len(each):,} times" if phase is RunPhase.LOST and len(each) > 1 else ""
+        number = sum(not span.is_continued for span in each)
+        times = f", {number:,} times" if phase is RunPhase.LOST and number > 1 else ""
         label = f"{names.get(phase) or cause_in_words(cause)}: {duration(sum(span.seconds for span in each))}{times}"
         patches.append(Patch(label=label, **_paint(each[0])))
     if patches:

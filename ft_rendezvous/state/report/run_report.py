@@ -13,7 +13,9 @@ from enum import StrEnum
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import Event, StateTold
-from ft_rendezvous.state.model.run_state import NS, RunState, cause_of, cause_of_pause
+from ft_rendezvous.state.model.records import NodeRole
+from ft_rendezvous.state.model.run_state import NS, RunState, cause_of
+from ft_rendezvous.state.model.time_account import cause_of_pause, count_groups, find_pauses
 
 SLOW_KEPT = 3
 """Of one cycle."""
@@ -28,6 +30,7 @@ _PHASE_CHANGES = (
     journal.RunBegan,
     journal.CycleOpened,
     journal.CycleSealed,
+    journal.GroupDissolved,
     journal.RunEnded,
     journal.HostLeft,
 )
@@ -48,17 +51,28 @@ class RunPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time in one phase; lost time has a cause."""
+    """A stretch of time in one phase; lost time has a cause. In a run with groups, each group has its own."""
 
     phase: RunPhase
     start_ns: int
     end_ns: int
     cycle_id: int
     cause: str = ""
+    group: int | None = None
+    """None: no group was there, or nothing is known of them."""
+    sharing: int = 1
+    """How many groups shared the run's time."""
+    is_continued: bool = False
+    """It goes on from a span that differs only in the number of groups."""
+
+    @property
+    def own_seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / NS
 
     @property
     def seconds(self) -> float:
-        return (self.end_ns - self.start_ns) / NS
+        """Its part of the run's time."""
+        return self.own_seconds / self.sharing
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -118,6 +132,9 @@ class _CurrentPhase:
     cycle_id: int
     cause: str
     since_ns: int
+    group: int | None = None
+    sharing: int = 1
+    is_continued: bool = False
 
 
 @dataclass(slots=True)
@@ -131,7 +148,8 @@ class RunReport:
     histories: dict[str, NodeHistory] = field(default_factory=dict)
     _keys: dict[str, str] = field(default_factory=dict)
     """The history that an incarnation belongs to."""
-    _now: _CurrentPhase | None = None
+    _now: dict[int | None, _CurrentPhase] = field(default_factory=dict)
+    """What each group does; under None, what the run does before there are any."""
     _time_ns: int = 0
 
     def take(self, event: Event, state: RunState) -> None:
@@ -169,9 +187,8 @@ class RunReport:
         self._time_ns = time_ns
 
     def finish(self, end_ns: int) -> None:
-        """No event follows: the phase of now ends here."""
-        if self._now is not None:
-            self._close(max(end_ns, self._now.since_ns))
+        """No event follows: the phases of now end here."""
+        self._close_all(end_ns)
         for notes in self.notes.values():
             notes.slowest.sort(reverse=True)
 
@@ -193,48 +210,82 @@ class RunReport:
     # --- time -------------------------------------------------------------------------------------------
 
     def _move(self, state: RunState, time_ns: int) -> None:
-        after = _phase_of(state, time_ns)
-        before = self._now
-        if before is None or after is None:
-            if before is not None:
-                self._close(time_ns)
-            self._now = after
-        elif (before.phase, before.cycle_id) != (after.phase, after.cycle_id):
-            # A lost node was silent before the coordinator knew of it: the time since then is lost too.
-            after.since_ns = max(before.since_ns, after.since_ns)
-            self._close(after.since_ns)
-            self._now = after
-        elif before.phase is RunPhase.LOST:
-            self._learn(before, after)
+        phases = _phases_of(state, time_ns)
+        for group in [*self._now, *(group for group in phases if group not in self._now)]:
+            before, after = self._now.get(group), phases.get(group)
+            if before is None or after is None:
+                self._replace(group, after, time_ns)
+            elif before.phase is after.phase is RunPhase.LOST and after.since_ns < time_ns:
+                # The same pause. Its cycle may have been opened anew.
+                before.cycle_id = after.cycle_id
+                self._learn(before, after)
+                self._share(before, after, time_ns)
+            elif (before.phase, before.cycle_id) != (after.phase, after.cycle_id):
+                # A lost node was silent before the coordinator knew of it: the time since then is lost too.
+                after.since_ns = max(before.since_ns, after.since_ns)
+                self._replace(group, after, after.since_ns)
+            else:
+                self._share(before, after, time_ns)
+
+    def _share(self, before: _CurrentPhase, after: _CurrentPhase, time_ns: int) -> None:
+        """The phase goes on, maybe with another number of groups."""
+        if before.sharing != after.sharing:
+            after.since_ns, after.is_continued = time_ns, True
+            self._replace(before.group, after, time_ns)
+
+    def _replace(self, group: int | None, after: _CurrentPhase | None, time_ns: int) -> None:
+        """A phase ends at this time, and another begins if there is one."""
+        before = self._now.pop(group, None)
+        if before is not None and time_ns > before.since_ns:
+            self.spans.append(
+                Span(
+                    phase=before.phase,
+                    start_ns=before.since_ns,
+                    end_ns=time_ns,
+                    cycle_id=before.cycle_id,
+                    cause=before.cause,
+                    group=before.group,
+                    sharing=before.sharing,
+                    is_continued=before.is_continued,
+                )
+            )
+        if after is not None:
+            self._now[group] = after
 
     def _learn(self, before: _CurrentPhase, after: _CurrentPhase) -> None:
         """A lease ran out: workers failed because of that node, and the world was broken before they did."""
         before.cause = after.cause
-        last = self.spans[-1] if self.spans else None
-        if last is not None and last.phase is RunPhase.TRAINING and last.start_ns <= after.since_ns < last.end_ns:
+        own = (index for index in range(len(self.spans) - 1, -1, -1) if self.spans[index].group == before.group)
+        index = next(own, None)
+        last = None if index is None else self.spans[index]
+        if (
+            index is not None
+            and last is not None
+            and last.phase is RunPhase.TRAINING
+            and last.start_ns <= after.since_ns < last.end_ns
+        ):
             before.since_ns = after.since_ns
-            self.spans[-1:] = [replace(last, end_ns=after.since_ns)] if after.since_ns > last.start_ns else []
+            kept = [replace(last, end_ns=after.since_ns)] if after.since_ns > last.start_ns else []
+            self.spans[index : index + 1] = kept
 
     def _correct_cause(self, entry: journal.CauseCorrected) -> None:
         """The time that was lost before a cycle was lost to another cause."""
         cause = cause_of(entry.why)
-        now = self._now
-        if now is not None and now.phase is RunPhase.LOST and now.cycle_id == entry.cycle_id:
-            now.cause = cause
+        for now in self._now.values():
+            if now.phase is RunPhase.LOST and now.cycle_id == entry.cycle_id:
+                now.cause = cause
         for index, span in enumerate(self.spans):
             if span.phase is RunPhase.LOST and span.cycle_id == entry.cycle_id:
                 self.spans[index] = replace(span, cause=cause)
 
-    def _close(self, end_ns: int) -> None:
-        now, self._now = self._now, None
-        if now is not None and end_ns > now.since_ns:
-            self.spans.append(Span(now.phase, now.since_ns, end_ns, now.cycle_id, now.cause))
+    def _close_all(self, end_ns: int) -> None:
+        for group in list(self._now):
+            self._replace(group, None, end_ns)
 
     def _take_state(self, event: Event, state: RunState) -> None:
         """Nothing is known of the time between the last event and this state."""
         since_ns = self._time_ns or state.start_ns
-        if self._now is not None:
-            self._close(max(since_ns, self._now.since_ns))
+        self._close_all(since_ns)
         if event.timestamp_ns > since_ns:
             self.spans.append(Span(RunPhase.UNKNOWN, since_ns, event.timestamp_ns, 0))
         for member in state.members.values():
@@ -242,10 +293,9 @@ class RunReport:
                 history = self._history(member.infra_rank, member.addr, member.name)
                 self._keys[member.incarnation] = history.key
                 history.incarnations += 1
-        after = _phase_of(state, event.timestamp_ns)
-        if after is not None:
-            after.since_ns = event.timestamp_ns
-        self._now = after
+        self._now = _phases_of(state, event.timestamp_ns)
+        for phase in self._now.values():
+            phase.since_ns = event.timestamp_ns
 
     # --- nodes ------------------------------------------------------------------------------------------
 
@@ -266,16 +316,17 @@ class RunReport:
         return self.notes.setdefault(cycle_id, CycleNotes())
 
     def _arrive(self, entry: journal.NodesArrived, state: RunState, time_ns: int) -> None:
-        cycle = state.cycle
-        if cycle is None or cycle.cycle_id != entry.cycle_id or cycle.seal_time_ns is not None:
-            return  # It arrived after the seal: no node waited for it.
-        notes = self._notes(entry.cycle_id)
-        notes.arrived += len(entry.incarnations)
-        after_s = (time_ns - cycle.start_time_ns) / NS
         for incarnation in entry.incarnations:
-            _keep_largest(notes.slowest, Slow(after_s, entry.cycle_id, self._name(incarnation)), SLOW_KEPT)
+            member = state.members[incarnation]
+            cycle = state.find_cycle(member.arrived_in)
+            if cycle is None or member.role is not NodeRole.ARRIVED or cycle.seal_time_ns is not None:
+                continue  # It arrived after the seal: no node waited for it.
+            notes = self._notes(cycle.cycle_id)
+            notes.arrived += 1
+            after_s = (time_ns - cycle.start_time_ns) / NS
+            _keep_largest(notes.slowest, Slow(after_s, cycle.cycle_id, self._name(incarnation)), SLOW_KEPT)
             if len(self.worst) < WORST_KEPT or after_s > self.worst[0].after_s:
-                _keep_largest(self.worst, Slow(after_s, entry.cycle_id, self._name(incarnation)), WORST_KEPT)
+                _keep_largest(self.worst, Slow(after_s, cycle.cycle_id, self._name(incarnation)), WORST_KEPT)
 
     def _fail(self, note: FailureNote, time_ns: int) -> None:
         notes = self._notes(note.cycle_id)
@@ -293,14 +344,20 @@ def _keep_largest(heap: list[Slow], item: Slow, most: int) -> None:
         heapq.heappushpop(heap, item)
 
 
-def _phase_of(state: RunState, time_ns: int) -> _CurrentPhase | None:
-    """What the run does, and since when; None before it begins and after it has ended."""
+def _phases_of(state: RunState, time_ns: int) -> dict[int | None, _CurrentPhase]:
+    """What the groups do, and since when; nothing before the run begins and after it has ended."""
     if state.began is None or state.status.is_terminal():
-        return None
-    cycle = state.cycle
-    cycle_id = 0 if cycle is None else cycle.cycle_id
-    if state.whole_since_ns is not None:
-        return _CurrentPhase(RunPhase.TRAINING, cycle_id, "", state.whole_since_ns)
-    if state.broken_since_ns is not None and cycle is not None:
-        return _CurrentPhase(RunPhase.LOST, cycle_id, cause_of_pause(state), state.broken_since_ns)
-    return _CurrentPhase(RunPhase.WAITING, 0, "", time_ns)
+        return {}
+    sharing = count_groups(state)
+    if not sharing:
+        return {None: _CurrentPhase(RunPhase.WAITING, 0, "", time_ns)}
+    phases: dict[int | None, _CurrentPhase] = {}
+    for group in state.groups.values():
+        if group.whole_since_ns is not None:
+            since_ns = group.whole_since_ns
+            phases[group.number] = _CurrentPhase(RunPhase.TRAINING, group.cycle_id, "", since_ns, group.number, sharing)
+    for pause in find_pauses(state):
+        for group in pause:
+            cause, since_ns = cause_of_pause(pause), group.broken_since_ns or 0
+            phases[group.number] = _CurrentPhase(RunPhase.LOST, group.cycle_id, cause, since_ns, group.number, sharing)
+    return phases

@@ -14,8 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.records import Cycle, CycleStatus, NodeRole, NodeStatus, Run, RunStatus
+from ft_rendezvous.state.model.records import Cycle, CycleStatus, GroupStatus, NodeRole, NodeStatus, Run, RunStatus
 from ft_rendezvous.state.model.run_state import NS, LostTime, RunState
+from ft_rendezvous.state.model.time_account import losing_since
 from ft_rendezvous.state.web.live_run import LiveRun
 from ft_rendezvous.state.web.views import has_lost_coordinator
 
@@ -51,12 +52,12 @@ def see(live_run: LiveRun, now_ns: int) -> Scrape:
         is_gone = has_lost_coordinator(state, live_run.is_ended, now_ns)
         if run is not None and is_gone:
             run = view.view_vanished(run, state.time_ns)
-        broken_ns = 0 if state.broken_since_ns is None else max(0, now_ns - state.broken_since_ns)
+        since_ns = losing_since(state)
         return Scrape(
             run=run,
             is_heard=run is not None and not run.is_terminal(),
             silent_s=max(0, now_ns - state.time_ns) / NS if state.event_id else 0.0,
-            losing_s=broken_ns / NS,
+            losing_s=0.0 if since_ns is None else max(0, now_ns - since_ns) / NS,
             lost={cause: msgspec.structs.replace(each) for cause, each in state.lost.items()},
             cycles=list(state.cycles),
             event_id=state.event_id,
@@ -86,6 +87,7 @@ class _Collector:
         if seen.run is not None:
             yield from _collect_run(seen.run)
             yield from _collect_nodes(seen.run)
+            yield from _collect_groups(seen.run)
             yield from _collect_cycles(seen)
 
 
@@ -109,7 +111,8 @@ def _collect_run(run: Run) -> Iterator[Metric]:
         yield _gauge("ft_run_end_time_seconds", "When the run ended, in Unix time", run.end_time_ns / NS)
     yield _gauge(
         "ft_trained_seconds",
-        "Time in which a sealed world was whole; falls by a node's silence when that node turns out to be lost",
+        "Time in which a sealed world was whole; falls by a node's silence when that node turns out to be lost. One of"
+        " N groups counts as an N-th",
         run.trained_s,
     )
     yield _counter("ft_store_operations", "Operations of the coordinator on the store", run.operations)
@@ -135,6 +138,27 @@ def _collect_nodes(run: Run) -> Iterator[Metric]:
     yield _gauge("ft_nodes_wanted", "Nodes without which no cycle is sealed", run.wanted)
 
 
+def _collect_groups(run: Run) -> Iterator[Metric]:
+    """Nothing in a run without groups."""
+    if not run.groups:
+        return
+    training = GaugeMetricFamily("ft_group_training", "1 while the replica group trains, else 0", labels=["group"])
+    cycle = GaugeMetricFamily(
+        "ft_group_cycle", "The number of the group's current cycle, or its last", labels=["group"]
+    )
+    restarts = CounterMetricFamily(
+        "ft_group_restarts", "How often the group's world ended and its next cycle opened", labels=["group"]
+    )
+    for group in run.groups:
+        label = [str(group.group)]
+        training.add_metric(label, float(group.status is GroupStatus.RUNNING))
+        cycle.add_metric(label, group.cycle_id)
+        restarts.add_metric(label, group.restarts)
+    yield training
+    yield cycle
+    yield restarts
+
+
 def _collect_cycles(seen: Scrape) -> Iterator[Metric]:
     current = seen.cycles[-1].cycle_id if seen.cycles else 0
     yield _gauge("ft_current_cycle", "The number of the current cycle, or of the last", current)
@@ -149,7 +173,8 @@ def _collect_cycles(seen: Scrape) -> Iterator[Metric]:
     )
     lost = CounterMetricFamily(
         "ft_lost_seconds",
-        "Time in which no node trained, by what ended the world before; until the next seal",
+        "Time in which no node trained, by what ended the world before; until the next seal. One of N groups counts as"
+        " an N-th",
         labels=["cause"],
     )
     times = CounterMetricFamily(

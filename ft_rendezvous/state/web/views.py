@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.records import Cycle, CycleStatus, Run
+from ft_rendezvous.state.model.records import Cycle, Run
 from ft_rendezvous.state.model.run_state import NS, RunState
 from ft_rendezvous.state.web.live_run import LiveRun
 from ft_rendezvous.state.web.routes import Health
@@ -24,7 +24,7 @@ def see_run(live_run: LiveRun, now_ns: int) -> Run | None:
 
 
 def see_cycles(live_run: LiveRun, now_ns: int) -> list[Cycle]:
-    """Its cycles. The last one is over if the coordinator is gone."""
+    """Its cycles. Those that are not over are if the coordinator is gone."""
 
     def see(state: RunState) -> list[Cycle]:
         if has_lost_coordinator(state, live_run.is_ended, now_ns):
@@ -52,8 +52,7 @@ def stamp_cycles(live_run: LiveRun, now_ns: int) -> Hashable:
     def stamp(state: RunState) -> Hashable:
         if has_lost_coordinator(state, live_run.is_ended, now_ns):
             return "vanished"
-        is_open = state.cycle is not None and state.cycle.status is CycleStatus.PENDING
-        return now_ns // NS if is_open else None
+        return now_ns // NS if view.has_open_cycle(state) else None
 
     return live_run.version, live_run.read(stamp)
 

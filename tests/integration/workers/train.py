@@ -217,16 +217,22 @@ def main() -> None:
         local_world=env["LOCAL_WORLD_SIZE"],
         group_rank=env["GROUP_RANK"],
         role_rank=env["ROLE_RANK"],
+        master_addr=env["MASTER_ADDR"],
         master_port=env["MASTER_PORT"],
         agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE"),
         ft_cycle_id=env.get("FT_CYCLE_ID"),
         ft_infra_rank=env.get("FT_INFRA_RANK"),
         ft_domain_id=env.get("FT_DOMAIN_ID"),
         domain=env.get("FT_NODE_DOMAIN"),
+        ft_group_id=env.get("FT_GROUP_ID"),
+        replica_group_id=env.get("REPLICA_GROUP_ID"),
+        num_replica_groups=env.get("NUM_REPLICA_GROUPS"),
+        lighthouse=env.get("TORCHFT_LIGHTHOUSE"),
     )
     if options.tell_info:
         me = worker.info()
-        report("info", **(dataclasses.asdict(me) if me is not None else {}))
+        fields = {} if me is None else {**dataclasses.asdict(me), "rank_over_groups": me.rank_over_groups}
+        report("info", **fields)
     must_fail = is_to_fail(options, who["cycle"], rank, world)
     # A cycle without torch costs little, and nobody fails of another's end, as with gloo.
     if who["cycle"] < options.idle_below:

@@ -26,6 +26,12 @@ from tests.sim.checkers.connections import (
     worker_stores_are_new,
 )
 from tests.sim.checkers.ending import converges, nothing_throws
+from tests.sim.checkers.groups import (
+    groups_restart_for_their_own_sake,
+    nodes_are_in_one_group,
+    other_groups_train_on,
+    restarts_of_a_group_are_bounded,
+)
 from tests.sim.checkers.leases import (
     fenced_nodes_stop,
     no_dead_incarnation_placed,
@@ -59,6 +65,10 @@ ALL: tuple[type[Checker], ...] = (
     worlds_are_of_allowed_size,
     worlds_grow_for_a_reason,
     survivors_keep_their_ranks,
+    groups_restart_for_their_own_sake,
+    other_groups_train_on,
+    nodes_are_in_one_group,
+    restarts_of_a_group_are_bounded,
     no_live_node_is_dropped,
     nobody_waits_for_a_deleted_event,
     nobody_gives_up_on_a_live_store,

@@ -50,40 +50,60 @@ class one_placement_per_cycle(Checker):
             self.fail(f"{node.name} took a place in cycle {place.cycle_id}, which is not sealed")
         event, seats = self._seals[place.cycle_id]
         seat = seats.get(place.incarnation)
-        written = (event.world_size, event.master_addr, event.master_port, seat and seat.rank, seat and seat.workers)
-        taken = (place.world_size, place.master_addr, place.master_port, place.rank, place.workers)
+        master = event.masters[place.group]
+        written = (event.world_size, master.addr, master.port, seat)
+        taken = (
+            place.world_size,
+            place.master_addr,
+            place.master_port,
+            Seat(place.rank, place.workers, place.group),
+        )
         if written != taken:
             self.fail(f"{node.name} took {taken} in cycle {place.cycle_id}, written was {written}")
 
 
 class ranks_are_exact(Checker):
-    """The ranks of a sealed cycle are exactly 0..n-1, each with one incarnation that arrived in that cycle."""
+    """The ranks of every group of a sealed cycle are exactly 0..n-1, each with one incarnation that arrived in that
+    cycle; in the cycle of a group, with one whose arrival stands since the last common cycle opened."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._arrivals: dict[tuple[int, str], Arrival] = {}
-        self._holders: dict[tuple[int, int], str] = {}
+        self._arrivals: dict[str, list[Arrival]] = {}
+        self._holders: dict[tuple[int, int, int], str] = {}
+        self._log_id = 0
+
+    def opened(self, event: Opened) -> None:
+        self._log_id = event.log_id
 
     def record(self, record: AnyRecord, process: Process) -> None:
         if isinstance(record, Arrival):
-            self._arrivals[record.cycle_id, record.incarnation] = record
+            self._arrivals.setdefault(record.incarnation, []).append(record)
 
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
-        placed = {name: seat.rank for name, seat in seats.items() if seat.rank is not None}
-        if sorted(placed.values()) != list(range(event.world_size)):
-            self.fail(f"cycle {event.cycle_id} of {event.world_size} has ranks {sorted(placed.values())}")
+        placed: dict[int, list[Seat]] = {group: [] for group in event.masters}
+        for seat in seats.values():
+            if seat.rank is not None:
+                placed[seat.group].append(seat)
+        for group, held in placed.items():
+            ranks = sorted(seat.rank for seat in held if seat.rank is not None)
+            if ranks != list(range(event.world_size)):
+                self.fail(f"cycle {event.cycle_id} of {event.world_size} has ranks {ranks} in group {group}")
+            workers = [seat.workers for seat in held if seat.workers is not None]
+            if workers and min(w.base_global_rank for w in workers) != 0:
+                self.fail(f"no worker of cycle {event.cycle_id} has global rank 0 in group {group}")
         for name in seats:
-            arrival = self._arrivals.get((event.cycle_id, name))
-            if arrival is None:
-                self.fail(f"{self._name(name)} is seated in cycle {event.cycle_id} and never arrived in it")
-            if arrival.seq > event.counted:
-                self.fail(f"{self._name(name)} is seated in cycle {event.cycle_id}, which does not count it")
-        workers = [seat.workers for seat in seats.values() if seat.workers is not None]
-        if workers and sorted(w.base_global_rank for w in workers)[0] != 0:
-            self.fail(f"no worker of cycle {event.cycle_id} has global rank 0")
+            self._judge(event, name)
+
+    def _judge(self, event: Sealed, name: str) -> None:
+        wanted = event.cycle_id if event.group is None else self._log_id
+        arrivals = [arrival for arrival in self._arrivals.get(name, []) if wanted <= arrival.cycle_id <= event.cycle_id]
+        if not arrivals:
+            self.fail(f"{self._name(name)} is seated in cycle {event.cycle_id} and never arrived in it")
+        if min(arrival.seq for arrival in arrivals) > event.counted:
+            self.fail(f"{self._name(name)} is seated in cycle {event.cycle_id}, which does not count it")
 
     def takes_place(self, node: SimNode, place: Place) -> None:
-        holder = self._holders.setdefault((place.cycle_id, place.rank), place.incarnation)
+        holder = self._holders.setdefault((place.cycle_id, place.group, place.rank), place.incarnation)
         if holder != place.incarnation:
             self.fail(f"rank {place.rank} of cycle {place.cycle_id} is taken by {node.name} and {self._name(holder)}")
 
@@ -94,6 +114,8 @@ class cycle_ids_are_monotonic(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._cycle_id = self._no = 0
+        self._newest: dict[int | None, int] = {}
+        """The newest cycle of each group, since the last common one, and that."""
 
     def published(self, event: AnyEvent) -> None:
         if event.no != self._no + 1:
@@ -104,10 +126,14 @@ class cycle_ids_are_monotonic(Checker):
         if event.cycle_id != self._cycle_id + 1:
             self.fail(f"cycle {event.cycle_id} after cycle {self._cycle_id}")
         self._cycle_id = event.cycle_id
+        if event.group is None:
+            self._newest.clear()
+        self._newest[event.group] = event.cycle_id
 
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
-        if event.cycle_id != self._cycle_id:
-            self.fail(f"cycle {event.cycle_id} was sealed while cycle {self._cycle_id} was the current one")
+        current = self._newest.get(event.group)
+        if event.cycle_id != current:
+            self.fail(f"cycle {event.cycle_id} was sealed while cycle {current} was the current one")
 
 
 class one_verdict(Checker):
@@ -130,16 +156,13 @@ class one_verdict(Checker):
 
 
 class success_is_earned(Checker):
-    """A run is closed as succeeded only if the workers of every active of its last world ended well."""
+    """A run is closed as succeeded only if the workers of every active of its last world ended well. With groups: of
+    every group that is sealed, and of one at least."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._world_now: set[str] = set()
         self._finished: set[str] = set()
         self._ended_well: set[str] = set()
-
-    def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
-        self._world_now = {name for name, seat in seats.items() if seat.rank is not None}
 
     def workers_end(self, node: SimNode, place: Place, ending: Ending) -> None:
         if ending is Ending.WELL:
@@ -150,10 +173,19 @@ class success_is_earned(Checker):
             self._finished.add(record.incarnation)
 
     def closed(self, event: Closed) -> None:
-        if event.verdict.kind is VerdictKind.SUCCEEDED:
-            for name in sorted(self._world_now):
-                if name not in self._finished or name not in self._ended_well:
-                    self.fail(f"the run succeeded, but {self._name(name)} has not finished")
+        if event.verdict.kind is not VerdictKind.SUCCEEDED:
+            return
+        census = self._census
+        done = {group for group in census.worlds if not self._unfinished(group)}
+        for group in census.sealed_groups if self._settings.group_size else census.worlds:
+            if group not in done:
+                self.fail(f"the run succeeded, but {', '.join(self._unfinished(group))} have not finished")
+        if not done:
+            self.fail("the run succeeded, and no group has finished")
+
+    def _unfinished(self, group: int) -> list[str]:
+        names = sorted(self._census.worlds[group])
+        return [self._name(name) for name in names if name not in self._finished & self._ended_well]
 
 
 class drained_are_not_placed(Checker):
@@ -172,7 +204,7 @@ class drained_are_not_placed(Checker):
                 self.fail(f"{self._name(name)} was asked to go, and is placed in cycle {event.cycle_id}")
 
     def opened(self, event: Opened) -> None:
-        if isinstance(event.why, NodesDrain):
+        if isinstance(event.why, NodesDrain) and event.group is None:
             left = count_placeable(self._census.able().values(), self._settings)
             if left < self._settings.min_nodes:
                 self.fail(f"cycle {event.cycle_id} was opened for a drain that leaves {left} nodes")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from ft_rendezvous.protocol.participant import Place
 from tests.sim.checkers.base import Checker
 from tests.sim.faults import Ending
 from tests.sim.kernel import Process
-from tests.sim.naive_capacity import count_placeable
+from tests.sim.naive_capacity import count_placeable, least_nodes
 
 if TYPE_CHECKING:
     from tests.sim.agent import SimNode
@@ -72,6 +73,8 @@ class every_close_is_justified(Checker):
         self._waits_since: float | None = None
         """How long the host had been at work when the open cycle began to wait for nodes."""
         self._at_work_s = self._read_at = 0.0
+        self._short_since = 0.0
+        """How long the host had been at work when too few groups were sealed."""
         self._facts: dict[str, Callable[[Closed], str]] = {
             "closed by an operator": lambda _: "" if self._closers else "no operator asked for it",
             "drained": self._doubt_drain,
@@ -104,14 +107,20 @@ class every_close_is_justified(Checker):
             self._refused.add(self._world.node_of(incarnation))
 
     def opened(self, event: Opened) -> None:
+        is_enough = len(self._census.sealed_groups) >= self._settings.min_groups - 1
+        if event.group is not None and is_enough:
+            self._short_since = self._at_work_s
+        if event.group is not None:
+            return
         self._cycle_id = event.cycle_id
         if event.cycle_id > 1:
             self._waits_since = self._at_work_s
 
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
-        self._finished.clear()
-        self._spent.clear()
-        self._left.clear()
+        if event.group is None:
+            self._finished.clear()
+            self._spent.clear()
+            self._left.clear()
 
     def takes_place(self, node: SimNode, place: Place) -> None:
         self._free_since.pop(node, None)
@@ -144,7 +153,7 @@ class every_close_is_justified(Checker):
     def closed(self, event: Closed) -> None:
         if event.verdict.kind is VerdictKind.SUCCEEDED:
             return
-        reason = event.verdict.reason
+        reason = re.sub(r"^group \d+: ", "", event.verdict.reason)
         doubt = next((judge for word, judge in self._facts.items() if reason.startswith(word)), self._doubt_other)
         if found := doubt(event):
             self.fail(f"{event.verdict}: {found}")
@@ -162,6 +171,12 @@ class every_close_is_justified(Checker):
     def _doubt_join_timeout(self, event: Closed) -> str:
         settings = self._settings
         waited_s = self._at_work_s - (self._waits_since or 0.0)
+        if "groups train" in event.verdict.reason:
+            sealed = len(self._census.sealed_groups)
+            if sealed >= settings.min_groups:
+                return f"{sealed} groups train"
+            waited_s = self._at_work_s - self._short_since
+            return "" if waited_s >= settings.join_s - settings.beat_s else f"it was short for {waited_s:.3f} s"
         if waited_s < settings.join_s - settings.beat_s:
             return f"the host was at work for {waited_s:.3f} s of {settings.join_s:.3f} s"
         able, census = self._census.able(), self._census
@@ -180,7 +195,7 @@ class every_close_is_justified(Checker):
     def _doubt_other(self, event: Closed) -> str:
         settings, reason = self._settings, event.verdict.reason
         if "unhealthy" in reason:
-            if settings.max_nodes - len(self._unfit) >= settings.min_nodes:
+            if settings.max_nodes - len(self._unfit) >= self._least:
                 return f"{len(self._unfit)} nodes are unfit and not replaced"
             return self._doubt_shortage()
         is_known = ("finished" in reason, "spent" in reason)
@@ -196,10 +211,14 @@ class every_close_is_justified(Checker):
         """Why it is not true that too few nodes are left: of those in the run, or of those that are well."""
         settings = self._settings
         here = list(self._census.able().values()) if here is None else here
-        if count_placeable(here, settings) >= settings.min_nodes:
+        if count_placeable(here, settings) >= self._least:
             return f"{len(here)} nodes are there"
         well = [node.info for node in self._world.nodes if self._is_well(node) and is_ready(node)]
-        return f"{len(well)} nodes are well" if count_placeable(well, settings) >= settings.min_nodes else ""
+        return f"{len(well)} nodes are well" if count_placeable(well, settings) >= self._least else ""
+
+    @property
+    def _least(self) -> int:
+        return least_nodes(self._settings, is_first=not self._census.has_sealed)
 
     def _is_well(self, node: SimNode) -> bool:
         """Whether nothing has happened to a node for a few leases, so that it must be in the run."""

@@ -78,7 +78,8 @@ class nobody_gives_up_on_a_live_store(Checker):
     def exits(self, node: SimNode, error: Exception | None) -> None:
         if isinstance(error, ProtocolBug):
             self.fail(f"{node.name} gave up: {error}")
-        if isinstance(error, StoreUnavailable) and self._world.server_died_at is None and not self._was_silent():
+        is_alive = self._world.server_died_at is None and not self._was_silent() and not self._has_stood_still(node)
+        if isinstance(error, StoreUnavailable) and is_alive:
             self.fail(f"{node.name} gave up: {error}")
         has_no_verdict = node.has_ended_well and node not in self._heard and not node.is_terminated
         if has_no_verdict and self._world.server_died_at is None and not self._was_silent():
@@ -89,6 +90,10 @@ class nobody_gives_up_on_a_live_store(Checker):
 
     def second_passes(self) -> None:
         self._uptimes.append((self._now, self._world.server.uptime()))
+
+    def _has_stood_still(self, node: SimNode) -> bool:
+        """Whether the node was paused while it was out of touch. It counts that time, too (seed 21860)."""
+        return node.resumed_at > max(0.0, self._now - self._settings.beat_s)
 
     def _was_silent(self) -> bool:
         """Whether the store has answered for less than a second or two of the last `join_timeout`."""
@@ -103,13 +108,14 @@ class worker_stores_are_new(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._named: dict[tuple[str, int], int] = {}
+        self._named: dict[tuple[str, int], tuple[int, int]] = {}
 
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
-        address = (event.master_addr, event.master_port)
-        other = self._named.setdefault(address, event.cycle_id)
-        if other != event.cycle_id:
-            self.fail(f"the workers of cycles {other} and {event.cycle_id} meet at {address}")
+        for group, master in event.masters.items():
+            address, meeting = (master.addr, master.port), (event.cycle_id, group)
+            other = self._named.setdefault(address, meeting)
+            if other != meeting:
+                self.fail(f"the workers of (cycle, group) {other} and {meeting} meet at {address}")
 
     def takes_place(self, node: SimNode, place: Place) -> None:
         if place.rank == 0 and place.master_port not in node.ports.open:

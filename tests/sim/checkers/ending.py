@@ -86,7 +86,7 @@ class converges(Checker):
             self._obstacle = "it was closed before"
         elif reason.startswith("every node has left") and has_just_healed:
             self._obstacle = "they left before"
-        elif reason.startswith(("max_cycles", "crash loop")):
+        elif "max_cycles" in reason or "crash loop" in reason:
             self._obstacle = "workers failed before; those of a healed world do not"
         elif reason.startswith("join_timeout") and self._is_from_before:
             self._obstacle = "the nodes that were missing, or took long to stop their workers, came too late"

@@ -192,12 +192,13 @@ class no_live_node_is_dropped(Checker):
 
 
 class nobody_trains_after_moving_on(Checker):
-    """A node that arrived in a later cycle, or has heard of one, does not train in an earlier one."""
+    """A node that arrived in a later cycle, or has heard of one, does not train in an earlier one. Cycles of other
+    groups do not concern it."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._arrived_in: dict[str, int] = {}
-        self._heard_of: dict[str, int] = {}
+        self._heard_of: dict[tuple[str, int | None], int] = {}
 
     def record(self, record: AnyRecord, process: Process) -> None:
         if isinstance(record, Arrival):
@@ -205,7 +206,7 @@ class nobody_trains_after_moving_on(Checker):
 
     def hears(self, incarnation: str, event: AnyEvent) -> None:
         if isinstance(event, Opened):
-            self._heard_of[incarnation] = event.cycle_id
+            self._heard_of[incarnation, event.group] = event.cycle_id
 
     def takes_place(self, node: SimNode, place: Place) -> None:
         self._judge(node, place, self._arrived_in.get(node.name, 0))
@@ -214,7 +215,8 @@ class nobody_trains_after_moving_on(Checker):
         if not must_stop:
             # What is heard while the agent takes its place counts from when it first asks.
             self._judge(node, place, self._arrived_in.get(node.name, 0))
-            self._judge(node, place, self._heard_of.get(place.incarnation, 0))
+            for group in (None, place.group):
+                self._judge(node, place, self._heard_of.get((place.incarnation, group), 0))
 
     def _judge(self, node: SimNode, place: Place, newest: int) -> None:
         if newest > place.cycle_id:

@@ -18,7 +18,7 @@ from ft_rendezvous.core.model import (
 from ft_rendezvous.core.next_cycle import Grow
 from tests.sim.checkers.base import Checker
 from tests.sim.kernel import Process
-from tests.sim.naive_capacity import block_of, largest_world
+from tests.sim.naive_capacity import block_of, largest_world, least_nodes
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -29,10 +29,13 @@ class blocks_belong_together(Checker):
 
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
         settings = self._settings
-        if block_of(settings) == 1:
+        if settings.segment == settings.unit_size == 1:
             return
-        ranked = sorted((seat.rank, name) for name, seat in seats.items() if seat.rank is not None)
-        infos = [self._world.node_of(name).info for _, name in ranked]
+        if settings.segment > settings.group_size > 0:
+            self._judge_rows(event)
+            return
+        ranked = sorted((seat.group, seat.rank, name) for name, seat in seats.items() if seat.rank is not None)
+        infos = [self._world.node_of(name).info for _, _, name in ranked]
         if len(infos) % block_of(settings):
             self.fail(f"cycle {event.cycle_id} has {len(infos)} ranks, which are no whole blocks")
         if settings.segment > 1:
@@ -41,6 +44,17 @@ class blocks_belong_together(Checker):
             units = self._divide([info.unit_id for info in infos], settings.unit_size, "unit", event.cycle_id)
             if len(set(units)) < len(units):
                 self.fail(f"a unit has several blocks of cycle {event.cycle_id}: {' '.join(units)}")
+
+    def _judge_rows(self, event: Sealed) -> None:
+        """Groups of one segment are of one domain, whenever each of them was sealed."""
+        length = self._settings.segment // self._settings.group_size
+        homes: dict[int, str | None] = {}
+        worlds = self._census.worlds
+        for group in sorted(self._census.sealed_groups):
+            for name in worlds[group]:
+                domain = self._world.node_of(name).info.domain_id
+                if domain is None or homes.setdefault(group // length, domain) != domain:
+                    self.fail(f"group {group} in cycle {event.cycle_id} is not in the domain of its segment")
 
     def _divide(self, homes: list[str | None], size: int, what: str, cycle_id: int) -> list[str]:
         """The one home of every block."""
@@ -66,6 +80,9 @@ class worlds_are_of_allowed_size(Checker):
 
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
         settings, size = self._settings, event.world_size
+        if settings.group_size:
+            self._judge_groups(event)
+            return
         if settings.policy is Policy.FIXED:
             if size != settings.min_nodes:
                 self.fail(f"cycle {event.cycle_id} has {size} ranks, the run has {settings.min_nodes}")
@@ -81,6 +98,14 @@ class worlds_are_of_allowed_size(Checker):
             self.fail(
                 f"cycle {event.cycle_id} has {size} ranks after {waited_s:.3f} s, without a last call for {hoped}"
             )
+
+    def _judge_groups(self, event: Sealed) -> None:
+        settings, count = self._settings, len(self._census.sealed_groups)
+        if event.world_size != settings.group_size:
+            self.fail(f"a group of cycle {event.cycle_id} has {event.world_size} ranks, not {settings.group_size}")
+        least = least_nodes(settings, is_first=not self._census.last_worlds) // settings.group_size
+        if count > settings.wanted_groups or (event.group is None and count < least):
+            self.fail(f"cycle {event.cycle_id} makes {count} groups, allowed are {least} to {settings.wanted_groups}")
 
     def _hoped_for(self) -> int:
         """As large a world as the last one, without those who do not train again; the largest at first."""
@@ -140,14 +165,26 @@ class worlds_grow_for_a_reason(Checker):
 
 class survivors_keep_their_ranks(Checker):
     """A node of the last world that has come back has the rank it had, if the world still has that rank. Where nodes
-    come in blocks, the block may have to move."""
+    come in blocks, the block may have to move. With groups, it has the group, too, if that is still there."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._is_sticky = self._settings.ranks is Ranks.STICKY and block_of(self._settings) == 1
+        settings = self._settings
+        self._is_sticky = settings.ranks is Ranks.STICKY and settings.segment == settings.unit_size == 1
 
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        if self._settings.group_size:
+            self._judge_groups(event, seats)
+            return
         for name, rank in self._census.last_world.items() if self._is_sticky else ():
             if rank < event.world_size and name in seats and seats[name].rank != rank:
                 now = seats[name].rank
                 self.fail(f"{self._name(name)} had rank {rank}, and has {now} in cycle {event.cycle_id}")
+
+    def _judge_groups(self, event: Sealed, seats: dict[str, Seat]) -> None:
+        for group in event.masters if self._is_sticky else ():
+            for name, rank in self._census.last_worlds.get(group, {}).items():
+                seat = seats.get(name)
+                if seat is not None and seat.rank is not None and (seat.group, seat.rank) != (group, rank):
+                    what = f"had rank {rank} of group {group}, and has {seat.rank} of {seat.group}"
+                    self.fail(f"{self._name(name)} {what} in cycle {event.cycle_id}")

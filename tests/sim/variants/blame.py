@@ -106,10 +106,10 @@ def spent_for_ever() -> AbstractContextManager[Any]:
     """An agent that gave up counts after another node has trained in its place."""
     original = Roster.seal
 
-    def seal(self: Roster, placement: Placement) -> None:
+    def seal(self: Roster, placement: Placement, cycle_id: int) -> None:
         spent = self.spent_count
-        original(self, placement)
-        self.spent_count = spent
+        original(self, placement, cycle_id)
+        self._rest.spent_count = spent
 
     return patch.object(Roster, "seal", seal)
 
@@ -119,9 +119,9 @@ def unfit_for_ever() -> AbstractContextManager[Any]:
     """An unfit node counts after another one has come in its place."""
     original = Roster._take_arrival
 
-    def _take_arrival(self: Roster, arrival: Arrival, counts: bool) -> list[Fence]:
+    def _take_arrival(self: Roster, arrival: Arrival, *cycle: Any) -> list[Fence]:
         unhealthy = dict(self.unhealthy)
-        fences = original(self, arrival, counts)
+        fences = original(self, arrival, *cycle)
         self.unhealthy = unhealthy
         return fences
 
@@ -148,7 +148,7 @@ def the_silent_have_left() -> AbstractContextManager[Any]:
 
     def drop(self: Roster, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        self.left_count += 1
+        self._rest.left_count += 1
 
     return patch.object(Roster, "drop", drop)
 

@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
-
 from ft_rendezvous.core.leases import LeaseTable, Pulse
 from ft_rendezvous.core.model import (
     AnyWhy,
@@ -71,8 +69,7 @@ def first_free_cycle_id() -> AbstractContextManager[Any]:
             free = 1
             while (yield Check([self.keys.arrived(free)])):
                 free += 1
-            before = msgspec.structs.replace(self.view.opened, cycle_id=free - 1)
-            self.view = msgspec.structs.replace(self.view, opened=before)
+            self.publisher.newest_id = free - 1
         yield from original(self, why)
 
     return patch.object(Coordinator, "_open", _open)

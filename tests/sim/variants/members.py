@@ -44,7 +44,8 @@ def success_on_first_finish() -> AbstractContextManager[Any]:
 
     def _finish(self: Roster, incarnation: str, member: Member) -> list[Effect]:
         effects = original(self, incarnation, member)
-        self.unfinished.clear()
+        for world in self.worlds.values():
+            world.unfinished.clear()
         return effects
 
     return patch.object(Roster, "_finish", _finish)

@@ -42,7 +42,7 @@ def seat_of_an_earlier_cycle() -> AbstractContextManager[Any]:
 @variant("converges", focus=("stall_a_newcomer", "slow_down", "pause_coordinator"))
 def head_knows_all() -> AbstractContextManager[Any]:
     """A newcomer that was sealed in while it joined takes the head as it is, which has no seat for it."""
-    return patch.object(participant, "watch_from", lambda head, arrived_in, seq: head)
+    return patch.object(participant, "watch_from", lambda head, _seal_no: head)
 
 
 @variant("one_verdict")
@@ -100,7 +100,7 @@ def mended_without_a_listener() -> AbstractContextManager[Any]:
 def socket_kept_for_the_next_cycle() -> AbstractContextManager[Any]:
     """A socket that this node did not serve is announced again, though an earlier seal may have named it."""
     original = Bootstrap.hold
-    return patch.object(Bootstrap, "hold", lambda self, cycle_id: original(self, self._cycle_id or cycle_id))
+    return patch.object(Bootstrap, "hold", lambda self, *key: original(self, *(self._announced or key)))
 
 
 @variant("nobody_gives_up_on_a_live_store", focus=("cut",))

@@ -9,10 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.events import encode_line, make_event
+from ft_rendezvous.state.model.events import decode_line, encode_line, make_event
 from ft_rendezvous.state.model.records import NodeRole, NodeStatus
 from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.web.live_run import LiveRun
+from tests.state.group_story import tell_group_story
 from tests.state.recording import BORN_NS, eventful_seed, record_seed
 from tests.state.web.servers import client_of, live_run_of
 
@@ -122,3 +123,18 @@ def test_the_document_explains_every_metric() -> None:
     names = {sample.name for family in families.values() for sample in family.samples}
     plain = {name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum") for name in names}
     assert not [name for name in sorted(plain | {"ft_run_end_time_seconds"}) if f"`{name}`" not in text]
+
+
+def test_each_group_has_its_metrics() -> None:
+    story = tell_group_story()
+    lines = story.lines[: story.marks["a group waits"]]
+    families = scrape(live_run_of(lines), decode_line(lines[-1]).timestamp_ns)
+    for group, is_training, cycle_id, restarts in (("0", 1, 1, 0), ("1", 0, 4, 2), ("2", 1, 3, 1)):
+        assert value(families, "ft_group_training", group=group) == is_training
+        assert value(families, "ft_group_cycle", group=group) == cycle_id
+        assert value(families, "ft_group_restarts_total", group=group) == restarts
+    assert value(families, "ft_losing_seconds") == 0, "two of three groups train"
+
+
+def test_a_run_without_groups_has_no_metrics_of_groups() -> None:
+    assert not [name for name in scrape(live_run_of(record_seed(3).lines)) if "group" in name]

@@ -16,6 +16,7 @@ from ft_rendezvous.state.web.app import make_app
 from ft_rendezvous.state.web.live_run import LiveRun
 from ft_rendezvous.state.web.openapi import describe_api
 from ft_rendezvous.state.web.routes import API_ROUTES
+from tests.state.group_story import tell_group_story
 from tests.state.recording import record_seed
 from tests.state.web.servers import ROOT, client_of, live_run_of
 from tests.state.web.test_following import follow
@@ -38,10 +39,10 @@ def validator_for(described: dict[str, Any], schema: dict[str, Any]) -> Validato
     return Draft202012Validator(absolute, registry=registry)
 
 
-@pytest.mark.parametrize("seed", [3, 8, 21])
-def test_what_a_server_answers_is_what_it_describes(seed: int) -> None:
-    recording = record_seed(seed)
-    with client_of(live_run_of(recording.lines)) as client:
+@pytest.mark.parametrize("seed", [3, 8, 21, None], ids=lambda seed: "groups" if seed is None else str(seed))
+def test_what_a_server_answers_is_what_it_describes(seed: int | None) -> None:
+    lines = tell_group_story(run_id="sim").lines if seed is None else record_seed(seed).lines
+    with client_of(live_run_of(lines)) as client:
         described = client.get("/openapi.json").json()
         for path, methods in described["paths"].items():
             content = methods["get"]["responses"]["200"]["content"]

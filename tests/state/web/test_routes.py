@@ -10,10 +10,11 @@ import pytest
 
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model import view
-from ft_rendezvous.state.model.events import encode_line, encode_state_line, make_event, replay
+from ft_rendezvous.state.model.events import decode_line, encode_line, encode_state_line, make_event, replay
 from ft_rendezvous.state.model.records import Cycle, CycleStatus, Node, Run, RunStatus
 from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.web.live_run import LiveRun
+from tests.state.group_story import tell_group_story
 from tests.state.recording import BORN_NS, eventful_seed, record_seed
 from tests.state.web.servers import API, client_of, feed, live_run_of
 
@@ -251,3 +252,31 @@ def test_cycles_can_be_had_without_who_had_which_rank() -> None:
         answer = client.get(f"{API}/runs/{recording.world.epoch}/cycles", params={"ranks": "0"}).json()
     assert [cycle["cycle_id"] for cycle in answer] == [cycle.cycle_id for cycle in recording.state.cycles]
     assert all(cycle["ranks"] is None and cycle["standbys"] is None for cycle in answer)
+
+
+def test_groups_are_in_the_run_and_at_each_node_and_cycle() -> None:
+    story = tell_group_story()
+    lines = story.lines[: story.marks["a group waits"]]
+    now_ns = decode_line(lines[-1]).timestamp_ns
+    with client_of(live_run_of(lines), clock_ns=lambda: now_ns) as client:
+        path = f"{API}/runs/hsdp-30b"
+        run, nodes, cycles = (client.get(f"{path}{part}").json() for part in ("", "/nodes", "/cycles"))
+    assert [(each["group"], each["status"], each["cycle_id"], each["live"]) for each in run["groups"]] == [
+        (0, "RUNNING", 1, 2),
+        (1, "WAITING", 4, 1),
+        (2, "RUNNING", 3, 2),
+    ]
+    assert {node["infra_rank"]: (node["group"], node["group_rank"]) for node in nodes if node["status"] == "ALIVE"} == {
+        0: (0, 0),
+        1: (0, 1),
+        3: (1, 1),
+        4: (2, 0),
+        6: (2, 1),
+    }
+    assert [(each["group"], each["groups"], each["previous_id"]) for each in cycles] == [
+        (None, [0, 1, 2], None),
+        (1, [1], 1),
+        (2, [2], 1),
+        (1, [], 2),
+    ]
+    assert cycles[0]["left"] == {"1": "ERRORED", "2": "ERRORED"}

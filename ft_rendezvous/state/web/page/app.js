@@ -4,6 +4,7 @@ import { CyclesView } from "./cycles.js";
 import { at, make, say, show } from "./dom.js";
 import { EventsView } from "./events.js";
 import { Feed } from "./feed.js";
+import { GroupsView } from "./groups.js";
 import { NodesView } from "./nodes.js";
 import { StatusView } from "./status.js";
 import { clock, duration, ms } from "./words.js";
@@ -15,6 +16,7 @@ const feed = new Feed({ runs: takeRuns, data: takeData, events: takeEvents, ende
 const status = new StatusView(feed);
 const cycles = new CyclesView(feed);
 const nodes = new NodesView(feed);
+const groups = new GroupsView((number) => nodes.choose(number));
 const events = new EventsView();
 
 // --- which run -----------------------------------------------------------------------------------
@@ -25,6 +27,7 @@ function choose(id) {
   Object.assign(shown, { run: null, cycles: [], nodes: [] });
   at("main").dataset.empty = "true";
   cycles.clear();
+  groups.clear();
   nodes.clear();
   events.clear();
   feed.start(id);
@@ -82,7 +85,8 @@ function takeData(found) {
   if (!shown.run) return;
   at("main").dataset.empty = "false";
   if (found.run || found.cycles) status.update(shown.run, shown.cycles);
-  if (found.cycles) cycles.update(shown.cycles);
+  if (found.run) groups.update(shown.run.groups ?? []);
+  if (found.cycles) cycles.update(shown.cycles, shown.run.groups?.length ?? 0);
   if (found.nodes || (found.cycles && shown.nodes.length)) nodes.update(shown.nodes, shown.cycles);
   if (found.nodes) events.learnNames(shown.nodes);
   if (feed.knownRuns) offer([...feed.knownRuns].sort((a, b) => b.start_time_ns - a.start_time_ns));
@@ -98,9 +102,9 @@ function takeEvents(list) {
 function takeEnd({ ends_run_as, timestamp_ns, event: { verdict = null } }) {
   const sums = status.sumsAt(ms(timestamp_ns));
   feed.run = { ...shown.run, ...sums, status: ends_run_as, status_detail: verdict?.reason ?? "", verdict, end_time_ns: timestamp_ns };
-  const last = shown.cycles.at(-1);
-  const ended = last?.status === "RUNNING" ? { ...last, status: ends_run_as, end_time_ns: timestamp_ns } : last;
-  takeData({ run: feed.run, ...(last && { cycles: [...shown.cycles.slice(0, -1), ended] }) });
+  const end = (each) => (["RUNNING", "WAITING"].includes(each.status) ? { ...each, status: ends_run_as, end_time_ns: timestamp_ns } : each);
+  feed.run.groups = (shown.run.groups ?? []).map(end);
+  takeData({ run: feed.run, ...(shown.cycles.length && { cycles: shown.cycles.map(end) }) });
 }
 
 // --- the connection ----------------------------------------------------------------------------------

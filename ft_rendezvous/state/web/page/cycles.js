@@ -12,14 +12,16 @@ function phasesOf(cycle, nowMs) {
   const start = ms(cycle.start_time_ns);
   const end = cycle.end_time_ns == null ? Math.max(nowMs, start) : ms(cycle.end_time_ns);
   const seal = cycle.seal_time_ns == null ? null : ms(cycle.seal_time_ns);
-  const down = seal != null && cycle.lost_s > 0 ? Math.min(start, seal - cycle.lost_s * 1000) : start;
+  const down = cycle.stop_time_ns == null || cycle.lost_s === 0 ? start : Math.min(start, ms(cycle.stop_time_ns));
   return { down, start, seal, end };
 }
+
 
 class Row {
   constructor(onOpen) {
     this.parts = {
       number: make("span", { class: "number" }),
+      group: make("span", { class: "of-group", hidden: true }),
       mark: make("span", { class: "mark", "aria-hidden": "true" }),
       status: make("span", { class: "status" }),
       why: make("span", { class: "why" }),
@@ -35,7 +37,7 @@ class Row {
     this.button = make(
       "button",
       { type: "button", class: "row", "aria-expanded": "false" },
-      make("span", { class: "line-1" }, p.number, p.mark, p.status, p.why, p.when),
+      make("span", { class: "line-1" }, p.number, p.group, p.mark, p.status, p.why, p.when),
       make("span", { class: "bar", "aria-hidden": "true" }, p.unseen, p.wait, p.train),
       make("span", { class: "line-2" }, p.phases, p.failure),
     );
@@ -52,8 +54,8 @@ class Row {
     return !this.more.hidden;
   }
 
-  update(cycle) {
-    const signature = JSON.stringify(cycle);
+  update(cycle, hasGroups) {
+    const signature = JSON.stringify([cycle, hasGroups]);
     const isNew = signature !== this.signature;
     this.signature = signature;
     this.cycle = cycle;
@@ -62,6 +64,8 @@ class Row {
     this.element.dataset.status = cycle.status;
     this.element.dataset.cycle = cycle.cycle_id;
     say(p.number, `${cycle.cycle_id}`);
+    show(p.group, hasGroups);
+    say(p.group, cycle.group == null ? "all groups" : `group ${cycle.group}`);
     say(p.mark, CYCLE_MARKS[cycle.status] ?? "·");
     say(p.status, cycle.status);
     say(p.why, cycle.why_text);
@@ -75,7 +79,8 @@ class Row {
     if (this.isOpen) this.fill();
   }
 
-  // `next` is the cycle after it, if there is one: from when that one counts time as lost, this one did not train.
+  // `next` is the cycle after it for the same nodes, if there is one: from when that one counts time as lost, this one did
+  // not train. A common cycle of several groups has none: it lasts until the last of them has left it.
   place(axis, nowMs, next) {
     const { down, start, seal, end } = phasesOf(this.cycle, nowMs);
     const stop = seal == null ? end : Math.max(seal, Math.min(end, next ? phasesOf(next, nowMs).down : end));
@@ -91,7 +96,7 @@ class Row {
     const parts = [];
     if (cycle.status === "PENDING") parts.push(`waiting for ${duration((end - start) / 1000)}`, cycle.status_detail);
     else {
-      if (cycle.lost_s > 0) parts.push(`${duration(cycle.lost_s)} without training`);
+      if (cycle.lost_s > 0) parts.push(`${duration(((seal ?? end) - down) / 1000)} without training`);
       parts.push(seal == null ? `not sealed in ${duration((end - start) / 1000)}` : `open to seal ${duration((seal - start) / 1000)}`);
       if (seal != null) parts.push(`${cycle.end_time_ns == null ? "trains for" : "trained"} ${duration((stop - seal) / 1000)} on ${count(cycle.active, "node")}`);
     }
@@ -106,6 +111,9 @@ class Row {
     this.more.replaceChildren(
       terms([
         ["why it began", cycle.why_text],
+        ["group", cycle.group == null ? null : `${cycle.group}`],
+        ["groups", cycle.groups?.length > 1 ? cycle.groups.join(", ") : null],
+        ["groups that left it", Object.entries(cycle.left ?? {}).map(([group, status]) => `${group} (${status})`).join(", ")],
         ["opened by", cycle.opened_by],
         ["opened", time(cycle.start_time_ns)],
         ["sealed", time(cycle.seal_time_ns) ?? "no"],
@@ -166,8 +174,9 @@ export class CyclesView {
     this.render();
   }
 
-  update(cycles) {
-    this.cycles = cycles;
+  // `groupCount` is 0 in a run without replica groups.
+  update(cycles, groupCount = 0) {
+    Object.assign(this, { cycles, groupCount });
     this.render();
   }
 
@@ -186,7 +195,7 @@ export class CyclesView {
         row = new Row(() => row.fill());
         this.rows.set(cycle.cycle_id, row);
       }
-      row.update(cycle);
+      row.update(cycle, this.groupCount > 0);
       // A row that has the keyboard's focus is not moved.
       const next = before ? before.nextSibling : at("cycle-list").firstChild;
       if (row.element !== next) at("cycle-list").insertBefore(row.element, next);
@@ -199,6 +208,10 @@ export class CyclesView {
     this.tick();
   }
 
+  lastEnd() {
+    return Math.max(...this.cycles.slice(-100).map((cycle) => ms(cycle.end_time_ns)));
+  }
+
   // Every second: bars of what still lasts grow, and so does the axis.
   tick() {
     const last = this.cycles.at(-1);
@@ -209,10 +222,10 @@ export class CyclesView {
     const nowMs = this.feed.nowMs();
     const shown = [...this.rows.values()];
     const from = Math.min(...shown.map((row) => phasesOf(row.cycle, nowMs).down));
-    const axis = new Axis(from, phasesOf(last, nowMs).end);
-    const byId = new Map(this.cycles.map((cycle) => [cycle.cycle_id, cycle]));
-    for (const row of shown) row.place(axis, nowMs, byId.get(row.cycle.cycle_id + 1));
-    const ended = last.end_time_ns != null;
+    const ended = this.cycles.every((cycle) => cycle.end_time_ns != null);
+    const axis = new Axis(from, ended ? this.lastEnd() : nowMs);
+    const next = new Map(this.cycles.map((cycle) => [cycle.previous_id, cycle]));
+    for (const row of shown) row.place(axis, nowMs, row.cycle.groups?.length > 1 ? undefined : next.get(row.cycle.cycle_id));
     at("axis").replaceChildren(
       make("span", { class: "ends" }, ended ? "the end" : "now"),
       ...axis.marks(innerWidth < 700 ? 3 : 6).map(([share, back]) => {
@@ -236,7 +249,8 @@ export class CyclesView {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(14 * ratio);
     const nowMs = this.feed.nowMs();
-    const axis = new Axis(phasesOf(this.cycles[0], nowMs).down, phasesOf(this.cycles.at(-1), nowMs).end);
+    const isOver = this.cycles.every((cycle) => cycle.end_time_ns != null);
+    const axis = new Axis(phasesOf(this.cycles[0], nowMs).down, isOver ? this.lastEnd() : nowMs);
     const pen = canvas.getContext("2d");
     // How much of each column of pixels was lost; even a small part is drawn.
     const lost = new Float64Array(canvas.width);
@@ -245,7 +259,8 @@ export class CyclesView {
       const { down, seal, end } = phasesOf(cycle, nowMs);
       const from = axis.share(down) * canvas.width;
       const to = axis.share(seal ?? end) * canvas.width;
-      for (let x = Math.floor(from); x < Math.min(to, canvas.width); x += 1) lost[x] += Math.min(x + 1, to) - Math.max(x, from);
+      const share = cycle.group == null ? 1 : 1 / Math.max(1, this.groupCount);
+      for (let x = Math.floor(from); x < Math.min(to, canvas.width); x += 1) lost[x] += share * (Math.min(x + 1, to) - Math.max(x, from));
       if (seal != null) isTrained.fill(1, Math.floor(to), Math.ceil(axis.share(end) * canvas.width));
     }
     pen.fillStyle = colour("--train");

@@ -150,7 +150,8 @@ export class Feed {
     if (this.source == null || this.reading || (document.hidden && !this.isOver)) return;
     const now = Date.now();
     if (now - this.readEnd > IDLE_READ_INTERVAL_MS && !this.isOver) this.dirty.add("run");
-    if (this.run && !this.isOver && this.run.status !== "RUNNING" && now - this.readEnd > 2 * READ_INTERVAL_MS) this.dirty.add("run");
+    const isWaiting = this.run && (this.run.status !== "RUNNING" || this.run.groups?.some((each) => each.status === "WAITING"));
+    if (isWaiting && !this.isOver && now - this.readEnd > 2 * READ_INTERVAL_MS) this.dirty.add("run");
     if (this.isOver && now - this.readEnd > IDLE_READ_INTERVAL_MS) this.dirty.add("runs");
     const due = [...this.dirty].filter((what) => what !== "nodes" || now - this.nodesEnd >= this.nodesPauseMs);
     if (due.length === 0) return;

@@ -13,18 +13,30 @@ const keyOf = (node) => (node.infra_rank != null ? `infra ${node.infra_rank}` : 
 const inOrder = (a, b) =>
   (a.infra_rank ?? Infinity) - (b.infra_rank ?? Infinity) || order.compare(a.addr, b.addr) || a.pid - b.pid || 0;
 
-// In the grid are the live nodes, and the nodes that died since the last seal and have not started again.
-// Nodes that died before the last seal are listed as gone.
+// When the world of each group was sealed, by group; under null, when the newest of all was.
+function sealsOf(cycles) {
+  const found = new Map();
+  let common = 0;
+  for (const cycle of cycles) {
+    if (cycle.seal_time_ns == null) continue;
+    found.set(null, cycle.seal_time_ns);
+    if (cycle.group == null) common = cycle.seal_time_ns;
+    else found.set(cycle.group, cycle.seal_time_ns);
+  }
+  return (group) => (group == null ? (found.get(null) ?? 0) : Math.max(common, found.get(group) ?? 0));
+}
+
+// In the grid are the live nodes, and the nodes that died since the last seal of their group and have not started again.
+// Nodes that died before that seal are listed as gone.
 export function split(nodes, cycles) {
-  const sealed = cycles.findLast((cycle) => cycle.seal_time_ns != null);
-  const since = sealed?.seal_time_ns ?? 0;
+  const sealOf = sealsOf(cycles);
   const taken = new Set(nodes.filter((node) => node.status !== "DEAD").map(keyOf));
   const here = [];
   const gone = [];
   // The newest dead first, so that of several lives of a node the last one is shown.
   for (const node of [...nodes].reverse()) {
     if (node.status !== "DEAD") here.push(node);
-    else if ((node.end_time_ns ?? 0) >= since && !taken.has(keyOf(node))) {
+    else if ((node.end_time_ns ?? 0) >= sealOf(node.group) && !taken.has(keyOf(node))) {
       taken.add(keyOf(node));
       here.push(node);
     } else gone.push(node);
@@ -39,6 +51,7 @@ export class NodesView {
     this.cycles = [];
     this.lookedNs = 0;
     this.kind = null;
+    this.group = null;
     this.grid = new Grid(at("viewport"), at("spacer"), at("grid"), {
       hover: (node, x, y, domain) => this.hover(node, x, y, domain),
       pick: (node) => this.pick(node.incarnation),
@@ -70,6 +83,12 @@ export class NodesView {
     this.grid.layOut();
   }
 
+  // Show the nodes of one group only, or of all.
+  choose(group) {
+    this.group = group;
+    if (this.here) this.search();
+  }
+
   clear() {
     this.pick(null);
     this.kind = null;
@@ -82,12 +101,16 @@ export class NodesView {
     this.byId = new Map(nodes.map((node) => [node.incarnation, node]));
     const { here, gone } = split(nodes, cycles);
     Object.assign(this, { here, gone });
+    // In a run with groups, nodes are drawn by group; those that are in none come last.
+    const hasGroups = cycles.some((cycle) => cycle.groups?.length > 0);
+    const blockOf = (node) => (hasGroups ? (node.group == null ? "no group" : `group ${node.group}`) : (node.domain ?? ""));
+    this.blockWord = hasGroups ? "group" : "domain";
     const domains = new Map();
     const totals = {};
     for (const node of here) {
       const { kind } = node;
       totals[kind] = (totals[kind] ?? 0) + 1;
-      const name = node.domain ?? "";
+      const name = blockOf(node);
       if (!domains.has(name)) domains.set(name, { name, nodes: [], counts: {} });
       const domain = domains.get(name);
       domain.nodes.push({ node, kind, ...this.labelsOf(node, kind) });
@@ -95,7 +118,7 @@ export class NodesView {
     }
     this.domains = [...domains.values()].sort((a, b) => order.compare(a.name, b.name));
     for (const domain of this.domains) {
-      domain.nodes.sort((a, b) => inOrder(a.node, b.node));
+      domain.nodes.sort((a, b) => (hasGroups && (a.node.group_rank ?? Infinity) - (b.node.group_rank ?? Infinity)) || inOrder(a.node, b.node));
       domain.isTroubled = Object.keys(domain.counts).some((kind) => TROUBLE.has(kind));
       const trouble = Object.entries(domain.counts).filter(([kind]) => TROUBLE.has(kind));
       const worst = trouble.length ? ` ${KINDS[trouble[0][0]].letter}${trouble.reduce((sum, [, n]) => sum + n, 0)}` : "";
@@ -106,7 +129,8 @@ export class NodesView {
     this.grid.show(this.domains);
     show(at("no-nodes"), here.length === 0);
     show(at("viewport"), here.length > 0);
-    const named = domains.size > 1 ? ` in ${count(domains.size, "domain")}` : "";
+    const number = domains.size - Number(domains.has("no group"));
+    const named = domains.size > 1 ? ` in ${count(number, this.blockWord)}` : "";
     say(at("nodes-title"), here.length ? `Nodes (${here.length.toLocaleString("en")}${named})` : "Nodes");
     this.search();
     this.showGone();
@@ -157,7 +181,7 @@ export class NodesView {
 
   // Why a node is what is searched for, best reasons first: [order, in words], or null.
   match(node, text) {
-    const number = /^(?:(infra|rank|global)\D*)?(\d+)$/.exec(text);
+    const number = /^(?:(infra|rank|global|group)\D*)?(\d+)$/.exec(text);
     if (!number) {
       const isFound = [node.addr, node.name, node.incarnation, node.domain ?? "", node.unit ?? ""].some((each) => each.toLowerCase().includes(text));
       return isFound ? [4, ""] : null;
@@ -165,6 +189,7 @@ export class NodesView {
     const value = Number(number[2]);
     const isAsked = (which) => !number[1] || number[1] === which;
     const isSeated = node.status !== "DEAD" && node.group_rank != null;
+    if (number[1] === "group") return node.group === value ? [1, `rank ${node.group_rank}`] : null;
     if (isAsked("infra") && node.infra_rank === value) return [0, ""];
     if (isAsked("rank") && isSeated && node.group_rank === value) return [1, `rank ${value}`];
     const [first, last] = node.global_ranks ?? [1, 0];
@@ -174,15 +199,15 @@ export class NodesView {
 
   search() {
     const text = at("search").value.trim().toLowerCase();
-    const ofKind = (node) => !this.kind || node.kind === this.kind;
-    if (!text && !this.kind) {
+    const ofKind = (node) => (!this.kind || node.kind === this.kind) && (this.group == null || node.group === this.group);
+    if (!text && !this.kind && this.group == null) {
       this.found = null;
       this.grid.lit = null;
     } else {
       const among = (nodes) => nodes.map((node) => ({ node, match: text ? this.match(node, text) : [0, ""] })).filter((each) => each.match);
       const here = among(this.here.filter(ofKind)).sort((a, b) => a.match[0] - b.match[0] || inOrder(a.node, b.node));
       this.grid.lit = new Set(here.map(({ node }) => node.incarnation));
-      this.found = text && !this.kind ? [...here, ...among(this.gone)] : here;
+      this.found = text && !this.kind && this.group == null ? [...here, ...among(this.gone)] : here;
       if (text && text !== this.searched && here.length) this.grid.reveal(here[0].node.incarnation);
     }
     this.searched = text;
@@ -232,11 +257,12 @@ export class NodesView {
 
   showDomains() {
     show(at("domains"), this.domains?.length > 1);
+    say(at("domains-title"), `Counts by ${this.blockWord}`);
     if (!at("domains").open || !this.domains) return;
     const kinds = Object.keys(KINDS).filter((kind) => this.domains.some((domain) => domain.counts[kind]));
     const rows = [...this.domains].sort((a, b) => Number(b.isTroubled) - Number(a.isTroubled) || order.compare(a.name, b.name));
     at("domain-table").replaceChildren(
-      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "domain"), make("th", { scope: "col" }, "nodes"), ...kinds.map((kind) => make("th", { scope: "col" }, KINDS[kind].text)))),
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, this.blockWord), make("th", { scope: "col" }, "nodes"), ...kinds.map((kind) => make("th", { scope: "col" }, KINDS[kind].text)))),
       make(
         "tbody",
         {},
@@ -251,7 +277,7 @@ export class NodesView {
 
   oneLine(node) {
     const { kind } = node;
-    const rank = node.group_rank == null ? "" : `, rank ${node.group_rank}`;
+    const rank = node.group_rank == null ? "" : `, ${node.group == null ? "" : `group ${node.group} `}rank ${node.group_rank}`;
     return `${node.name}: ${KINDS[kind].text}${rank}${node.domain ? `, ${node.domain}` : ""}${node.status_detail ? `; ${node.status_detail}` : ""}${node.failure_count ? `; failed ${node.failure_count}×` : ""}`;
   }
 
@@ -300,6 +326,7 @@ export class NodesView {
       make("p", { class: "node-state" }, make("i", { class: "swatch", data: { kind }, "aria-hidden": "true" }, KINDS[kind].letter), make("b", {}, ` ${node.status} `), isDead ? `was ${node.role}` : node.role, `: ${KINDS[kind].more}`),
       terms([
         ["detail", node.status_detail],
+        ["group", node.group == null ? null : `${node.group}`],
         ["group rank", node.group_rank == null ? "none" : `${node.group_rank}${isDead ? ", in its last world" : ""}`],
         ["global ranks", node.group_rank == null ? null : ranksText(node)],
         ["infra rank", node.infra_rank == null ? "not given" : String(node.infra_rank)],

@@ -52,7 +52,9 @@ export class StatusView {
     const of = run.wanted ? `${run.wanted} wanted` : "";
     if (isOver) {
       say(at("training-label"), "trained last");
-      say(at("training"), `${this.lastSealed?.active ?? 0}`);
+      const groups = (run.groups ?? []).filter((each) => each.status !== "DISSOLVED");
+      const last = groups.length ? groups.reduce((sum, each) => sum + each.wanted, 0) : this.lastSealed?.active;
+      say(at("training"), `${last ?? 0}`);
       say(at("training-more"), of);
     } else if (isForming) {
       say(at("training-label"), "nodes train");
@@ -74,9 +76,14 @@ export class StatusView {
     const { run } = this;
     const passed_s = Math.max(0, timeMs - this.readMs) / 1000;
     const isBroken = run.status === "RESTARTING" || run.status === "RESIZING";
+    // Of N groups, each has the N-th part of the run's time; one that has finished counts as one that trains.
+    const waiting = (run.groups ?? []).filter((each) => each.status === "WAITING").length;
+    const others = (run.groups ?? []).filter((each) => ["RUNNING", "FINISHED"].includes(each.status)).length;
+    const share = waiting + others ? waiting / (waiting + others) : Number(isBroken);
+    const isGoing = isBroken || run.status === "RUNNING";
     return {
-      lost_s: run.lost_s + (isBroken ? passed_s : 0),
-      trained_s: run.trained_s + (run.status === "RUNNING" ? passed_s : 0),
+      lost_s: run.lost_s + (isGoing ? share * passed_s : 0),
+      trained_s: run.trained_s + (isGoing ? (1 - share) * passed_s : 0),
     };
   }
 

@@ -46,6 +46,7 @@ export const RUN_MARKS = {
   INITIALIZING: "…", SCHEDULING: "…", RUNNING: "▶", RESTARTING: "↻", RESIZING: "↔", FINISHED: "✓", ERRORED: "✕", ABORTED: "■",
 };
 export const CYCLE_MARKS = { PENDING: "…", RUNNING: "▶", FINISHED: "✓", ERRORED: "✕", ABORTED: "■" };
+export const GROUP_MARKS = { RUNNING: "▶", WAITING: "…", FINISHED: "✓", DISSOLVED: "–", ERRORED: "✕", ABORTED: "■" };
 export const RUN_HINTS = {
   INITIALIZING: "the store is there, no node has come yet",
   SCHEDULING: "nodes gather for the first time",
@@ -56,6 +57,7 @@ export const RUN_HINTS = {
 export const CAUSES = {
   first: "first start", workers_failed: "workers failed", nodes_lost: "nodes lost", node_left: "a node left",
   restart_requested: "restart asked for", nodes_drain: "nodes drained", world_grows: "world grows",
+  no_group_trains: "no group trained", group_fails_again: "a group failed again and again", group_forms: "a new group",
 };
 export const causeText = (cause) => CAUSES[cause] ?? cause.replaceAll("_", " ");
 
@@ -84,6 +86,8 @@ export function ranksText(node) {
 
 const rest = (total, named) => (total > named ? ` and ${total - named} more` : "");
 
+export const groupNames = (groups) => `group${groups.length === 1 ? "" : "s"} ${groups.slice(0, NAMED).join(", ")}${rest(groups.length, Math.min(NAMED, groups.length))}`;
+
 export function whyText(why) {
   switch (why?.why) {
     case "first": return "the run begins";
@@ -96,6 +100,9 @@ export function whyText(why) {
     case "restart_requested": return `${why.by} asked for a restart: ${why.reason || "no reason given"}`;
     case "nodes_drain": return `draining ${why.nodes.join(", ")}${rest(why.count, why.nodes.length)}`;
     case "world_grows": return `the world can grow from ${why.was} to ${why.to} nodes`;
+    case "no_group_trains": return `no group trains any more: ${groupNames(why.groups)} ended, the first because ${why.first}`;
+    case "group_fails_again": return `group ${why.group} failed ${why.times} times in a row soon after its start`;
+    case "group_forms": return `${why.nodes} nodes stand by that no other group lacks`;
     default: return JSON.stringify(why ?? null);
   }
 }
@@ -141,6 +148,8 @@ function placementText(e) {
   return `${counts.join(", ")}; ${e.effect}`;
 }
 
+const cycleName = (e) => (e.group == null ? `Cycle ${e.cycle_id}` : `Cycle ${e.cycle_id} of group ${e.group}`);
+
 // [how grave it is, sentence]; grave is one of bad, warn, good, plain, routine.
 const SENTENCES = {
   RunBegan: (e) => ["good", `The run ${e.run_id} began on ${e.host}, for ${e.settings?.nnodes ?? "?"} nodes.`],
@@ -152,16 +161,18 @@ const SENTENCES = {
   ],
   HostLeft: () => ["bad", "The store host was ended before the run had a verdict."],
   CycleOpened: (e) => [
-    ["workers_failed", "nodes_lost"].includes(e.why?.why) || e.why?.outcome === "failed" ? "bad" : "plain",
-    `Cycle ${e.cycle_id} opened: ${whyText(e.why)}.`,
+    ["workers_failed", "nodes_lost", "no_group_trains", "group_fails_again"].includes(e.why?.why) || e.why?.outcome === "failed" ? "bad" : "plain",
+    `${cycleName(e)} opened: ${whyText(e.why)}.`,
   ],
   CauseCorrected: (e) => ["bad", `The cause of cycle ${e.cycle_id} is corrected: ${whyText(e.why)}.`],
-  CycleWaits: (e) => ["plain", `Cycle ${e.cycle_id} waits: ${e.reason}.`],
+  CycleWaits: (e) => ["plain", `${cycleName(e)} waits: ${e.reason}.`],
   CycleSealed: (e) => [
     "good",
-    `Cycle ${e.cycle_id} sealed after ${duration(e.waited_s)}: ${count(e.placement.ranks.length, "node")} train, ` +
-      `${e.placement.standbys.length} on standby; master ${e.master}.`,
+    `${cycleName(e)} sealed after ${duration(e.waited_s)}: ${count(e.placement.ranks.length, "node")} train` +
+      `${(e.placement.groups?.length ?? 1) > 1 ? ` in ${e.placement.groups.length} groups` : ""}` +
+      `${e.group == null ? `, ${e.placement.standbys.length} on standby` : ""}; master ${e.master}.`,
   ],
+  GroupDissolved: (e) => ["bad", `Group ${e.group} is dissolved: ${e.reason}; ${count(Object.keys(e.changed).length, "node")} of it stood by.`],
   CyclePlaced: (e) => ["plain", `Placement of cycle ${e.cycle_id}: ${placementText(e)}.`],
   CycleCalled: (e) =>
     e.nodes.length
@@ -174,7 +185,9 @@ const SENTENCES = {
   NodeJoined: (e) => ["plain", `${e.node} joined${e.is_spare ? " as a spare" : ""}${e.domain ? `, in ${e.domain}` : ""}.`],
   NodesArrived: (e, nameOf) => [
     "plain",
-    `${count(e.incarnations.length, "node")} arrived in cycle ${e.cycle_id}: ${nameAll(e.incarnations, nameOf)}.`,
+    e.role === "standby"
+      ? `${count(e.incarnations.length, "node")} standing by for any group: ${nameAll(e.incarnations, nameOf)}.`
+      : `${count(e.incarnations.length, "node")} arrived in cycle ${e.cycle_id}: ${nameAll(e.incarnations, nameOf)}.`,
   ],
   NodesSilent: (e, nameOf) => {
     const silent = Object.keys(e.silent_s);

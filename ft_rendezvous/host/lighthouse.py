@@ -1,0 +1,185 @@
+"""The host's lighthouse: torchft's server, in a process of its own, so that it cannot disturb the coordinator.
+
+Owns the public port and the life of that process. The port is open as long as this object lives: while a lighthouse
+that died is replaced, connections wait instead of being refused. Knows nothing of groups: torchft's managers report to
+the lighthouse by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from ft_rendezvous.env_names import MARKER_VARIABLE
+from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.host.lighthouse_rules import LighthouseRules
+
+log = logging.getLogger("ft_rendezvous")
+
+QUORUM_ID_MARGIN = 200
+"""More than the quorums that can form between two looks at the id: no id of a former lighthouse is used again."""
+HEALTHY_AFTER_S = 10.0
+"""A lighthouse that ran for this long is replaced at once."""
+MAX_RESTART_DELAY_S = 10.0
+END_TIMEOUT_S = 5.0
+
+_PROGRAM = Path(__file__).with_name("lighthouse_main.py")
+_SURVIVED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Lighthouse:
+    """Serves from its start until it is closed, or until this process ends, in whatever way."""
+
+    def __init__(self, rules: LighthouseRules, advertised_addr: str, listener: socket.socket, extension: str) -> None:
+        """Use `start`. Takes over the listener."""
+        self._rules, self._extension, self._listener = rules, extension, listener
+        host = f"[{advertised_addr}]" if ":" in advertised_addr else advertised_addr
+        self.address = f"http://{host}:{listener.getsockname()[1]}"
+        """What workers need as TORCHFT_LIGHTHOUSE. It does not change."""
+        self._lock = threading.Lock()
+        """Guards the process and the closing, so that no process starts after the close."""
+        self._process: subprocess.Popen[str] | None = None
+        self._is_closing = threading.Event()
+        self._is_ready = threading.Event()
+        self._known_quorum_id = 0
+        self._thread = threading.Thread(target=self._run, name="ft-lighthouse", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def start(cls, rules: LighthouseRules, advertised_addr: str, port: int = 0) -> Lighthouse:
+        """Open the port and start the lighthouse. Does not wait for it. `advertised_addr`: how nodes reach this one.
+
+        Raises ConfigError if torchft is not installed or the port cannot be opened.
+        """
+        extension = find_extension()
+        try:
+            listener = _listen(port)
+        except OSError as error:
+            raise ConfigError(f"the lighthouse cannot listen on port {port}: {error}; choose another port") from error
+        return cls(rules, advertised_addr, listener, extension)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that serves now; None while there is none."""
+        with self._lock:
+            return self._process.pid if self._process is not None else None
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """Whether the lighthouse serves within this time."""
+        return self._is_ready.wait(timeout_s)
+
+    def close(self) -> None:
+        """End the lighthouse and close its port. Any thread may call it; a second call does nothing."""
+        with self._lock:
+            self._is_closing.set()
+            if self._process is not None:
+                self._process.kill()
+        self._thread.join(END_TIMEOUT_S)
+        self._listener.close()
+
+    def _run(self) -> None:
+        quick_ends = 0
+        while not self._is_closing.is_set():
+            began_at, first_quorum_id = time.monotonic(), self._first_quorum_id()
+            try:
+                reason = self._serve_once(first_quorum_id)
+            except OSError as error:
+                reason = f"it cannot be started: {error}"
+            self._is_ready.clear()
+            if self._is_closing.is_set():
+                return
+            is_healthy = time.monotonic() - began_at > HEALTHY_AFTER_S
+            quick_ends = 0 if is_healthy else quick_ends + 1
+            delay_s = min(MAX_RESTART_DELAY_S, float(max(0, quick_ends - 1)))
+            log.warning("the lighthouse ended: %s; another one starts in %g s on the same port", reason, delay_s)
+            self._is_closing.wait(delay_s)
+
+    def _first_quorum_id(self) -> int:
+        return self._known_quorum_id + QUORUM_ID_MARGIN if self._known_quorum_id else 1
+
+    def _serve_once(self, first_quorum_id: int) -> str:
+        """Start a lighthouse and wait for its end. Returns why it ended."""
+        with self._lock:
+            if self._is_closing.is_set():
+                return ""
+            self._process = process = self._start_process(first_quorum_id)
+        # It may die before it reports an id, and has used up to this one.
+        self._known_quorum_id = max(self._known_quorum_id, first_quorum_id)
+        failure = ""
+        with process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                word, _, rest = line.strip().partition(" ")
+                if word == "ready":
+                    self._is_ready.set()
+                elif word == "quorum" and rest.isdecimal():
+                    self._known_quorum_id = max(self._known_quorum_id, int(rest))
+                elif word == "failed":
+                    failure = rest
+            code = process.wait()
+        with self._lock:
+            self._process = None
+        return failure or f"exit code {code}"
+
+    def _start_process(self, first_quorum_id: int) -> subprocess.Popen[str]:
+        rules = self._rules
+        config = {
+            "extension": self._extension,
+            "listen_fd": self._listener.fileno(),
+            "host_pid": os.getpid(),
+            "first_quorum_id": first_quorum_id,
+            "min_replicas": rules.min_replicas,
+            "heartbeat_timeout_ms": round(1000 * rules.heartbeat_timeout_s),
+            "join_timeout_ms": round(1000 * rules.join_timeout_s),
+            "tick_ms": round(1000 * rules.tick_s),
+            "silence_timeout_s": rules.silence_timeout_s,
+        }
+        # The reaper must not take it for a worker. Torchft's server logs a line per quorum, and more: turn it off.
+        environment = ("env", "-u", MARKER_VARIABLE, "RUST_LOG=off")
+        isolated_python = (sys.executable, "-I", "-S", str(_PROGRAM))
+        # SLURM sends SIGTERM to every process of a step. The lighthouse ends when its host does.
+        former_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SURVIVED_SIGNALS)
+        try:
+            return subprocess.Popen(
+                (*environment, *isolated_python, json.dumps(config)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                pass_fds=(self._listener.fileno(),),
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, former_mask)
+
+
+def find_extension() -> str:
+    """The file of torchft's extension module. Imports nothing. Raises ConfigError if torchft is not installed."""
+    spec = importlib.util.find_spec("torchft")
+    folders = (spec.submodule_search_locations or []) if spec is not None else []
+    for folder in folders:
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            path = Path(folder) / f"_torchft{suffix}"
+            if path.exists():
+                return str(path)
+    raise ConfigError("lighthouse=yes needs torchft, which is not installed: pip install 'ft-rendezvous[torchft]'")
+
+
+def _listen(port: int) -> socket.socket:
+    """A listening socket for IPv6 and IPv4, or for IPv4 alone where there is no IPv6."""
+    with contextlib.suppress(OSError):
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
+    return socket.create_server(("", port), backlog=4096)
