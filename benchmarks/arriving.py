@@ -99,12 +99,18 @@ def arrive(port: int, count: int, writer: int) -> None:
     store = TcpStore(TCPStore(raw.HOST, port, is_master=False, wait_for_workers=False), "benchmark")
     keys, luck = Keys(EPOCH), random.Random(writer)
     opened = Opened(
-        no=1, cycle_id=CYCLE_ID, shards=codec.shard_count(count), ring_at=count + 1, channels=1, why=FirstCycle()
+        no=1,
+        cycle_id=CYCLE_ID,
+        shards=codec.shard_count(count),
+        ring_at=count + 1,
+        channels=1,
+        why=FirstCycle(),
+        log_id=CYCLE_ID,
     )
     mine = make_arrivals(count)[writer::WRITERS]
     size = -(-len(mine) // BURSTS)
     for number, arrival in enumerate(mine):
         if number % size == 0:
             time.sleep(luck.uniform(0, PAUSE_S))
-        seq = perform_move(store, moves.count_arrival(keys, CYCLE_ID))
+        seq = perform_move(store, moves.count_arrival(keys, opened))
         perform_move(store, moves.write_arrival(keys, opened, msgspec.structs.replace(arrival, seq=seq)))

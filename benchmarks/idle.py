@@ -81,7 +81,7 @@ class IdleNode:
             lease_s=run.lease_s,
             clock=time.monotonic,
             new_incarnation=new_id,
-            hold_bootstrap=lambda _cycle_id: 1,
+            hold_bootstrap=lambda *_: 1,
             on_enlisted=lambda: None,
             greeted=head.view,
         )

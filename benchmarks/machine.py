@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.baselines import nvrx
+from benchmarks.baselines import nvrx, torchft
 
 ROOT = Path(__file__).parent.parent
 ADDRESSES = ("127.0.0.1", "::ffff:127.0.0.1")
 """As which a client on this machine is looked up."""
 
-MEASURED = ("ft_rendezvous", "benchmarks/*.py", "tests/integration")
+MEASURED = ("ft_rendezvous", "benchmarks/*.py", "tests/integration", "examples")
 """What a run's numbers depend on."""
 SLOW_LOOKUP_S = 0.1
 LOOKUP_LIMIT_S = 15.0
@@ -55,6 +55,7 @@ def describe() -> dict[str, Any]:
         "has_local_changes": bool(_git("status", "--porcelain", "--", *MEASURED)),
         "torch": torch.__version__,
         nvrx.PACKAGE: nvrx.installed_version(),
+        torchft.PACKAGE: torchft.installed_version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -17,8 +17,12 @@ TITLES = {
     "form": "from the first arrival to the last rank in hand",
     "read": "a consistent snapshot of all nodes",
     "recovery": "from a failure until ranks are held, workers are started, a step is trained",
+    "groups": "a group is lost: longest gap of the others; a worker fails: until ranks are held",
 }
 """The benchmarks that have a picture, and what is timed there."""
+
+BARS = ("recovery", "groups")
+"""Whose cases differ in more than the number of nodes."""
 
 COLORS = ("#0b6bcb", "#c4452d", "#6b7280", "#b07d12", "#3f8f4f", "#8652a8")
 """Ours first; the others in the order they come."""
@@ -54,7 +58,7 @@ def file_name(benchmark: str) -> str:
 
 def can_draw(benchmark: str, run: Run) -> bool:
     rows = run.rows_of(benchmark)
-    if benchmark == "recovery":
+    if benchmark in BARS:
         return any(row.median_s is not None for row in rows)
     return benchmark in TITLES and any(parse_case(row.case) for row in rows)
 
@@ -63,7 +67,7 @@ def draw(benchmark: str, run: Run, directory: Path) -> Path:
     """Draw a benchmark's picture. Raises CannotDraw without matplotlib."""
     figure_class = _load()
     rows = run.rows_of(benchmark)
-    if benchmark == "recovery":
+    if benchmark in BARS:
         figure = _draw_bars(figure_class, rows)
     else:
         panels = by_panel(rows) if benchmark == "read" else {"": _cases_of(rows)}

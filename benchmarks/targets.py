@@ -60,11 +60,15 @@ TARGETS = (
     Target("form", "64 nodes", "c10d", at_least=100),
     Target("form", "1,024 nodes", "raw operations", at_most=3),
     Target("form", "10,000 nodes, generated", "raw operations", at_most=3),
+    Target("groups", "3 groups + 1 spare, a node is killed: longest gap", "torchft", at_least=3),
+    Target("groups", "3 groups + 1 spare, a node is stopped: longest gap", "torchft", at_least=5),
 )
 
 LIMITS = (
     Limit("failing", "10,000 nodes, with infra ranks", 1.0),
     Limit("failing", "10,000 nodes, without infra ranks", 1.0),
+    Limit("groups", "3 groups + 1 spare, a node is killed: longest gap", 2.0),
+    Limit("groups", "3 groups + 1 spare, a node is stopped: longest gap", 6.0),
     Limit("placement", "10,000 nodes, sticky after a loss", 0.03),
     Limit("placement", "100,000 nodes, sticky after a loss", 0.5),
     Limit("state", "10,000 nodes, /runs", 0.1),

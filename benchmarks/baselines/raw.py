@@ -13,7 +13,7 @@ from torch.distributed import TCPStore
 
 from benchmarks.crowd import NODES_PER_PROCESS, Formed, Join, Seat, form_world
 from benchmarks.nodes import CYCLE_ID, EPOCH, make_arrivals
-from ft_rendezvous.core.model import Arrival, Sealed, WorkerRanks
+from ft_rendezvous.core.model import Arrival, Master, Sealed, WorkerRanks
 from ft_rendezvous.core.model import Seat as PublishedSeat
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.codec import Keys
@@ -23,7 +23,7 @@ from ft_rendezvous.store.net import raise_file_limit
 
 HOST = "127.0.0.1"
 MASTER = "127.0.0.1:29500"
-HEAD = b"x" * 620
+HEAD = b"x" * 890
 FILES = 20_000
 """As many as any crowd here needs, if the system allows it."""
 _KEYS = Keys(EPOCH)
@@ -57,7 +57,7 @@ def make_event(count: int) -> bytes:
     names = min(count, codec.NODES_PER_CHANNEL)
     seats = {f"{seq:016x}": PublishedSeat(seq, WorkerRanks(8, 64, 8, 64)) for seq in range(names)}
     return codec.encode(
-        Sealed(no=2, cycle_id=1, world_size=count, counted=count, master_addr=HOST, master_port=29500, seats=seats)
+        Sealed(no=2, cycle_id=1, world_size=count, counted=count, masters={0: Master(HOST, 29500)}, seats=seats)
     )
 
 

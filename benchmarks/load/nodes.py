@@ -52,7 +52,7 @@ def make_participant(run: RunSettings, head: Head, arrival: Arrival) -> Particip
         lease_s=run.lease_s,
         clock=time.monotonic,
         new_incarnation=new_id,
-        hold_bootstrap=lambda _cycle_id: arrival.bootstrap_port,
+        hold_bootstrap=lambda *_: arrival.bootstrap_port,
         on_enlisted=lambda: None,
         greeted=head.view,
     )

@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks import failing
 from benchmarks.measure import OURS, WrongResult
-from ft_rendezvous.core.blame import FailureNote, Ledger
+from ft_rendezvous.core import blame
+from ft_rendezvous.core.blame import Ledger
 
 COUNT = 100
 
@@ -21,15 +22,8 @@ def test_both_contenders_take_in_every_failure(has_infra_ranks: bool) -> None:
 
 
 def test_a_ledger_that_takes_the_last_failure_for_the_first_is_caught() -> None:
-    original = Ledger.note
-
-    def note(self: Ledger, failure: FailureNote) -> bool:
-        is_new = original(self, failure)
-        self.last = failure
-        return is_new
-
     with (
-        patch.object(Ledger, "note", note),
+        patch.object(blame, "first_failure", lambda notes: notes[-1]),
         failing._prepare(COUNT, has_infra_ranks=True) as contenders,
         pytest.raises(WrongResult, match="another failure"),
     ):
@@ -37,8 +31,9 @@ def test_a_ledger_that_takes_the_last_failure_for_the_first_is_caught() -> None:
 
 
 def test_a_coordinator_that_loses_a_failure_is_caught() -> None:
+    note = Ledger.note
     with (
-        patch.object(Ledger, "note", lambda self, failure: len(self.notes) < 50 and self.notes.append(failure) is None),
+        patch.object(Ledger, "note", lambda self, failure: self.count_notes() < 50 and note(self, failure)),
         failing._prepare(COUNT, has_infra_ranks=True) as contenders,
         pytest.raises(WrongResult, match="failures were lost"),
     ):

@@ -140,7 +140,7 @@ def trace_links(monkeypatch: pytest.MonkeyPatch, count: int) -> dict[int, list[s
                 known = {name: getattr(arrival.node, name) for name in arrival.node.__struct_fields__}
                 nodes.append(run.node(index, **known))
         run.seal(*nodes)
-        ports = [node.session.bootstrap.hold(1) for node in nodes]
+        ports = [node.session.bootstrap.hold(1, node.participant.incarnation) for node in nodes]
         assert {len(str(port)) for port in ports} == {PORT_DIGITS}, "records would differ in length"
         return trace.by_number()
 

@@ -156,6 +156,21 @@ def test_what_a_run_does_not_have_is_left_out() -> None:
     assert "predicts" not in page
 
 
+def test_a_run_with_groups_has_a_section_and_names_the_version_of_torchft() -> None:
+    case = "3 groups + 1 spare, a node is killed: longest gap"
+    rows = [row("groups", case, "ours", 1.1), row("groups", case, "torchft", 5.1, 4.6)]
+    lost = Finding("groups", "3 groups + 1 spare, a node is killed", "ours: steps lost, median", 7.0, "steps")
+    run = replace(RUN, machine={**MACHINE, "torchft": "0.2.0"}, rows=rows, findings=[lost])
+    page = pages.page_of([run])
+    assert f"| {case} | 1.10 s | 4.60 × |" in page
+    assert "|  | torchft 0.2.0 | 5,100 | 2,550 to 10,200 | 4.60 |" in page
+    assert "ours: steps lost, median | 7 steps |" in page
+    assert "| torchft | 0.2.0 |" in page
+    assert "- *torchft* trains with replica groups" in page
+    assert "images/benchmark-groups.png" in page
+    assert "- *torchft*" not in pages.page_of([RUN])
+
+
 def test_a_contender_that_is_a_package_is_shown_with_its_version() -> None:
     rows = [row("form", "8 nodes", "ours", 0.0195), row("form", "8 nodes", "nvrx", 1.3, 66.7)]
     page = pages.page_of([replace(RUN, machine={**MACHINE, "nvidia-resiliency-ext": "0.4.1"}, rows=rows)])
