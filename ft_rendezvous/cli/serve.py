@@ -14,6 +14,10 @@ from ft_rendezvous.errors import ConfigError
 
 log = logging.getLogger("ft_rendezvous")
 
+SIGNAL_CHECK_S = 0.5
+"""Python acts on a signal between two steps of its main thread. One that comes just before the thread begins to wait does
+not end the wait, so the wait must end by itself."""
+
 VERDICT_EXIT_CODES = {VerdictKind.SUCCEEDED: 0, VerdictKind.FAILED: FAILED, VerdictKind.CANCELLED: CANCELLED}
 
 
@@ -72,7 +76,8 @@ def run_serve(settings: Settings, log_level: str) -> int:
         raise _cannot_listen(settings.node.endpoint_port, error) from error
     try:
         log.info("serving run %r at %s for --nnodes=%s", run_id, endpoint, settings.run.as_dict()["nnodes"])
-        host.wait()
+        while not host.wait(SIGNAL_CHECK_S):
+            pass
     finally:
         verdict = host.verdict
         host.stop()

@@ -182,10 +182,11 @@ def test_what_workers_ask_for(cluster: Cluster) -> None:
     assert [report["is_heard"] for report in n1.reports("ask")] == ["True", "True"]
     assert job.ranks_and_sums(cycle=3) == [(0, 3), (1, 3)]
     assert not n0.lines("opened cycle=4|failed cycle=")
-    shared = {"run_id": job.run_id, "world_size": "2", "role": "default"}
+    shared = {"run_id": job.run_id, "world_size": "2", "role": "default", "group": "0", "group_count": "1"}
     assert n1.reports("info")[1] == shared | {
         "cycle_id": "2",
         "rank": "1",
+        "rank_over_groups": "1",
         "node_rank": "1",
         "domain": "rack7",
         "infra_rank": "1",
@@ -193,6 +194,7 @@ def test_what_workers_ask_for(cluster: Cluster) -> None:
     assert n0.reports("info")[-1] == shared | {
         "cycle_id": "3",
         "rank": "0",
+        "rank_over_groups": "0",
         "node_rank": "0",
         "domain": "None",
         "infra_rank": "0",

@@ -20,6 +20,7 @@ from ft_rendezvous.core.model import (
 from ft_rendezvous.core.next_cycle import Grow, Growth, MoveDecision, decide_move
 from ft_rendezvous.core.next_cycle import World as SealedWorld
 from ft_rendezvous.core.placement import place
+from ft_rendezvous.core.roster import Roster
 from ft_rendezvous.core.sealing import Seal, SealDecision, SealRules, SealView, decide_seal
 from ft_rendezvous.protocol import coordinator
 from ft_rendezvous.protocol.coordinator import Coordinator
@@ -142,13 +143,13 @@ def growth_counts_the_draining() -> AbstractContextManager[Any]:
     return patch.object(Coordinator, "_growth", _growth)
 
 
-@variant("worlds_grow_for_a_reason", policy=Policy.ELASTIC, focus=("start_another",))
+@variant("worlds_grow_for_a_reason", policy=Policy.ELASTIC, focus=("start_a_visitor",))
 def grows_though_nodes_finished() -> AbstractContextManager[Any]:
     """A world that is about to end is opened again for the sake of a newcomer."""
     original = Coordinator._growth
 
     def _growth(self: Coordinator) -> Growth | None:
-        with patch.object(self.roster, "finished_count", 0):
+        with patch.object(Roster, "finished_count", 0):
             return original(self)
 
     return patch.object(Coordinator, "_growth", _growth)
