@@ -15,8 +15,8 @@ from ft_rendezvous.errors import ConfigError
 log = logging.getLogger("ft_rendezvous")
 
 SIGNAL_CHECK_S = 0.5
-"""Python acts on a signal between two steps of its main thread. One that comes just before the thread begins to wait does
-not end the wait, so the wait must end by itself."""
+"""Python acts on a signal between two steps of its main thread. One that comes just before the thread begins to wait
+does not end the wait, so the wait must end by itself."""
 
 VERDICT_EXIT_CODES = {VerdictKind.SUCCEEDED: 0, VerdictKind.FAILED: FAILED, VerdictKind.CANCELLED: CANCELLED}
 
