@@ -44,7 +44,18 @@ SLOW_TESTS = (
     # Connections that fall silent: these tests wait for leases.
     "tests/contract/test_broken_connections.py",
     "tests/host/test_side_call.py::test_a_run_is_closed_with_its_verdict_although_the_file_cannot_be_written",
-    # Thousands of seeds, starts or cycles.
+    # A process for each of many commands.
+    "tests/cli/test_help.py",
+    "tests/cli/test_explain.py",
+    # Thousands of seeds, starts, cycles or worlds.
+    "tests/core/test_placement.py::test_placement_is_what_trying_everything_finds_best",
+    "tests/core/test_placement.py::test_a_broken_placement_is_caught",
+    "tests/state/test_replay.py::test_a_replay_gives_the_same_state_bit_for_bit",
+    "tests/state/test_report.py::test_there_is_a_picture_of_thousands_of_cycles",
+    "tests/state/test_report.py::test_time_adds_up_to_what_the_fold_counts",
+    "tests/state/test_wording.py::test_every_kind_of_event_has_its_sentence",
+    "tests/state/test_log_reader.py::test_with_flipped_bytes_it_never_raises_and_never_guesses",
+    "tests/state/web/test_following.py::test_what_is_too_old_begins_with_a_told_state_and_gives_the_same_run",
     *(f"tests/sim/test_{name}.py" for name in ("parking", "sim")),
     "tests/contract/test_one_long_cycle.py",
     "tests/state/test_fold.py::test_a_thousand_cycles_of_ten_thousand_nodes_are_kept_in_bounded_memory",
@@ -58,6 +69,9 @@ SLOW_TESTS = (
 )
 """Tests that need root, SLURM, a browser or torchrun, or take long, by how their names begin."""
 
+SMALL_TESTS = ("tests/test_architecture.py", "tests/test_docs.py", "tests/config/")
+"""Files with hundreds of tests that take milliseconds."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.nodeid.startswith(SLURM_TESTS))
@@ -70,14 +84,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Give each test to the next free process, but all tests of the SLURM cluster to one process, at the end.
 
-    There is one cluster, and its six nodes leave little of a small machine for other tests.
+    There is one cluster, and its six nodes leave little of a small machine for other tests. Small tests are handed out
+    together: to hand one out takes longer than to run it.
     """
     config.option.loadscopereorder = False
 
     class OneClusterScheduling(LoadScopeScheduling):
         # Not by the xdist_group mark, which xdist 3.8 loses with pytest 9.2.
         def _split_scope(self, nodeid: str) -> str:
-            return SLURM_TESTS if nodeid.startswith(SLURM_TESTS) else nodeid
+            if nodeid.startswith(SLURM_TESTS):
+                return SLURM_TESTS
+            return nodeid.partition("[")[0] if nodeid.startswith(SMALL_TESTS) else nodeid
 
     return OneClusterScheduling(config, log)
 
