@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from ft_rendezvous.cli.exit_codes import FAILED, MISUSED
-from ft_rendezvous.cli.serve import parse_conf, parse_nnodes
+from ft_rendezvous.cli.serve import parse_conf
 from ft_rendezvous.config.addresses import parse_endpoint
 from ft_rendezvous.doctor.collector import NoCollector
 from ft_rendezvous.doctor.examine import examine_as_follower, examine_as_leader
@@ -19,6 +19,7 @@ from ft_rendezvous.doctor.gather import DoctorOptions
 from ft_rendezvous.doctor.report import as_json, print_report
 from ft_rendezvous.doctor.slurm_step import find_step
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.launch.options import parse_nnodes
 
 
 def parse_doctor(endpoint: str, run_id: str, nnodes: str | None, conf: str, timeout_s: float) -> DoctorOptions:

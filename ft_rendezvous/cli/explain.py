@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from ft_rendezvous.cli.serve import parse_nnodes
 from ft_rendezvous.config.settings import RunSettings, settings_from
 from ft_rendezvous.core.capacity import PlacementRules
 from ft_rendezvous.core.explain import Kept, Outlook, PlacementLine, foresee, lacks_place
@@ -27,6 +26,7 @@ from ft_rendezvous.core.model import Arrival, RequestKind, node_name
 from ft_rendezvous.core.roster import operator_names
 from ft_rendezvous.core.snapshot import Snapshot, find_finished, find_parked, restore, restore_groups
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
+from ft_rendezvous.launch.options import parse_nnodes
 from ft_rendezvous.text import count
 
 RULE_KEYS = ("nnodes", "segment", "unit_size", "ranks", "spread", "policy", "group_size", "min_groups")

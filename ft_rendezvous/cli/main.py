@@ -11,6 +11,7 @@ from rich.console import Console
 from ft_rendezvous import __version__
 from ft_rendezvous.cli.exit_codes import telling_errors
 from ft_rendezvous.cli.operator_commands import add_operator_commands
+from ft_rendezvous.cli.ray_commands import add_ray_commands
 from ft_rendezvous.cli.start_commands import add_start_commands
 from ft_rendezvous.cli.state_commands import add_state_commands
 
@@ -72,6 +73,7 @@ def ftr_docs(
 
 
 add_start_commands(app)
+add_ray_commands(app)
 add_operator_commands(app)
 app.command("settings")(ftr_settings)
 app.command("docs")(ftr_docs)

@@ -11,6 +11,7 @@ from ft_rendezvous.config.load import load_settings
 from ft_rendezvous.config.settings import NodeSettings, Settings
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.launch.options import parse_nnodes
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -19,14 +20,6 @@ SIGNAL_CHECK_S = 0.5
 does not end the wait, so the wait must end by itself."""
 
 VERDICT_EXIT_CODES = {VerdictKind.SUCCEEDED: 0, VerdictKind.FAILED: FAILED, VerdictKind.CANCELLED: CANCELLED}
-
-
-def parse_nnodes(text: str) -> tuple[int, int]:
-    """MIN and MAX of `MIN:MAX` or `N`, as torchrun reads it."""
-    least, _, most = text.partition(":")
-    if not least.isdecimal() or not (most or least).isdecimal():
-        raise ConfigError(f"--nnodes={text} is not MIN:MAX, for example --nnodes=8:10")
-    return int(least), int(most or least)
 
 
 def parse_conf(text: str) -> dict[str, str]:

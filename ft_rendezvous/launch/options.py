@@ -13,6 +13,17 @@ from ft_rendezvous.errors import ConfigError
 
 FIRST_NODE, BATCH_HOST = "first-node", "batch-host"
 
+MAX_RESTARTS = 1_000_000
+"""The run limits its cycles by max_cycles. The limit of a single agent must not come first."""
+
+
+def parse_nnodes(text: str) -> tuple[int, int]:
+    """MIN and MAX of `MIN:MAX` or `N`, as torchrun reads it."""
+    least, _, most = text.partition(":")
+    if not least.isdecimal() or not (most or least).isdecimal():
+        raise ConfigError(f"--nnodes={text} is not MIN:MAX, for example --nnodes=8:10")
+    return int(least), int(most or least)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -22,6 +33,7 @@ class Options:
     active: int | None = None
     nproc_per_node: tuple[str, ...] = ("1",)
     """One value for all nodes, or one for each part of a heterogeneous job."""
+    max_restarts: int = MAX_RESTARTS
     conf: Mapping[str, str] = field(default_factory=dict)
     store: str = FIRST_NODE
     port: int | None = None

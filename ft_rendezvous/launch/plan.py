@@ -14,9 +14,6 @@ from ft_rendezvous.config.schema import is_digits, with_config_file
 from ft_rendezvous.config.settings import parse_settings
 from ft_rendezvous.launch.options import FIRST_NODE, Options
 
-MAX_RESTARTS = 1_000_000
-"""The run limits its cycles by max_cycles. The limit of a single agent must not come first."""
-
 VERDICT_NAME = "verdict.json"
 STATE_NAME = "state"
 
@@ -92,7 +89,7 @@ def torchrun_command(options: Options, run: LaunchedRun, nproc: str) -> list[str
         *options.torchrun,
         f"--nnodes={run.nnodes}",
         f"--nproc-per-node={nproc}",
-        f"--max-restarts={MAX_RESTARTS}",
+        f"--max-restarts={options.max_restarts}",
         "--rdzv-backend=ft",
         f"--rdzv-endpoint={run.endpoint}",
         f"--rdzv-id={run.run_id}",

@@ -1,0 +1,419 @@
+"""The driver of a run on Ray: gathers observations, steps the machine, performs its actions, and cleans up at the end.
+
+It may die at any time. Actors and placement groups are detached, so training goes on, and the same command goes on with
+the run.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ft_rendezvous.agent.signals import ENDING_SIGNALS, on_signals
+from ft_rendezvous.config.addresses import format_endpoint
+from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.host.verdict_file import VerdictReport
+from ft_rendezvous.launch.plan import LaunchedRun
+from ft_rendezvous.launch.ray import cluster
+from ft_rendezvous.launch.ray.actors import DRIVER_LEASE_S
+from ft_rendezvous.launch.ray.cluster import GroupFacts, Seat, call, try_call
+from ft_rendezvous.launch.ray.commands import log_dir_of, node_process, plan_run, script_file, store_process
+from ft_rendezvous.launch.ray.machine import (
+    WAITS_FOR_RAY,
+    Action,
+    DrainNode,
+    EndAsked,
+    NodeAnswered,
+    NodeDied,
+    NodeExited,
+    NodePlaced,
+    NodeRefused,
+    NodeStarted,
+    NodeState,
+    NodeUnavailable,
+    Observation,
+    RayEnd,
+    RayMachine,
+    RayOutcome,
+    RunEnded,
+    StartNode,
+    StopNode,
+    Wish,
+)
+from ft_rendezvous.launch.ray.progress import Progress
+from ft_rendezvous.launch.ray.request import FIRST_NODE, RayNodeFacts, RayRequest, decide_spreading, describe_resources
+from ft_rendezvous.launch.run_end import RunEnd
+from ft_rendezvous.launch.runner import say
+
+import ray  # isort: skip - After `cluster`, which says what to do if there is no Ray.
+from ray.exceptions import ActorUnavailableError, RayError  # isort: skip
+
+LOOK_INTERVAL_S = 1.0
+"""How often the driver asks Ray for machines and placement groups. Answers of actors wake it at once."""
+ANSWER_WAIT_S = 0.25
+"""How long one step waits for an answer. Python sees a signal after that."""
+ASK_AGAIN_S = 1.0
+"""How soon an actor that was out of reach is asked again."""
+SERVE_TIMEOUT_S = 120.0
+TAIL_TIMEOUT_S = 5.0
+TAIL_LINES = 30
+FIRST_GROUP = "min"
+
+
+def drive(request: RayRequest) -> RunEnd:
+    """Start the run, or go on with it, and wait for its end. Raises ConfigError."""
+    with cluster.connected(request.address):
+        return Driver(request).run()
+
+
+class _Question(Enum):
+    """What the actor of a node was asked."""
+
+    START = auto()
+    PING = auto()
+    WAIT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A question that has no answer yet."""
+
+    node: int
+    start: int
+    question: _Question
+
+
+@dataclass
+class Driver:
+    """One process that drives one run."""
+
+    request: RayRequest
+    name: str = field(init=False)
+    id: str = field(init=False)
+    machine: RayMachine = field(init=False)
+    launched: LaunchedRun = field(init=False)
+    run_actor: Any = field(init=False, default=None)
+    signals: list[int] = field(init=False, default_factory=list)
+    _progress: Progress = field(init=False)
+    _seats: list[Seat] = field(init=False)
+    _actors: dict[int, Any] = field(init=False, default_factory=dict)
+    _calls: dict[Any, _Call] = field(init=False, default_factory=dict)
+    _asks_again: dict[tuple[int, int], float] = field(init=False, default_factory=dict)
+    """When to ask an actor again that was out of reach, by node and start."""
+    _end_call: Any = field(init=False, default=None)
+    _beat_at: float = field(init=False, default=float("-inf"))
+    _looked_at: float = field(init=False, default=float("-inf"))
+    _machines: dict[str, RayNodeFacts] = field(init=False, default_factory=dict)
+    _groups: dict[str, GroupFacts] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.name = request.name or f"ftr-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        self.id = f"{socket.gethostname()} pid {os.getpid()} {secrets.token_hex(2)}"
+        least = request.sizes[0]
+        self._seats = [Seat(FIRST_GROUP, number) for number in range(least)]
+        self._seats += [Seat(f"node-{number}", 0) for number in range(least, request.node_count)]
+        self.machine = RayMachine(
+            least, request.node_count, time.monotonic(), request.pending_timeout_s, request.has_own_store
+        )
+        self._progress = Progress(self.machine, request.bundle, say, ray.available_resources)
+
+    def run(self) -> RunEnd:
+        with on_signals(self._receive, ENDING_SIGNALS):
+            self._begin_or_adopt()
+            try:
+                return self._finish(self._loop())
+            finally:
+                cluster.remove_run(self.name)
+
+    def _receive(self, signum: int) -> None:
+        self.signals.append(signum)
+
+    # --- the beginning --------------------------------------------------------------------------------
+
+    def _begin_or_adopt(self) -> None:
+        actors = cluster.find_actors(self.name)
+        self.run_actor = actors.get("run")
+        manifest = None if self.run_actor is None else try_call(self.run_actor.manifest)
+        if manifest is not None:
+            self._claim()
+            if manifest["request"] != self.request.describe():
+                call(self.run_actor.release, self.id)
+                raise ConfigError(
+                    f"run {self.name} is there, with other options: repeat its own command, end it with "
+                    f"`ftr ray stop {self.name}`, or choose another --name"
+                )
+        if manifest is not None and "endpoint" in manifest:
+            self._adopt(manifest, actors)
+            return
+        if actors or cluster.groups_of(self.name):
+            say(f"removing what an earlier run {self.name} has left")
+            cluster.remove_run(self.name)
+        try:
+            self._begin()
+        except BaseException:
+            cluster.remove_run(self.name)
+            raise
+
+    def _claim(self) -> None:
+        driver = call(self.run_actor.drive, self.id)
+        if driver != self.id:
+            raise ConfigError(
+                f"run {self.name} is driven by another process ({driver}): look at it with `ftr ray status {self.name}`,"
+                f" end it with `ftr ray stop {self.name}`, or choose another --name"
+            )
+
+    def _begin(self) -> None:
+        request = self.request
+        self._look(time.monotonic())
+        spreading = decide_spreading(request, list(self._machines.values()))
+        if spreading.warning:
+            say(spreading.warning)
+        run_id = f"{self.name}-{secrets.token_hex(2)}"
+        # All settings are checked before anything is asked of Ray.
+        plan_run(request, run_id, request.store if not request.has_own_store else "localhost:29400", Path("logs"))
+        head = next((each.id for each in self._machines.values() if each.is_head), next(iter(self._machines), ""))
+        manifest = {"request": request.describe(), "run_id": run_id, "verdict_path": ""}
+        if request.store == FIRST_NODE:
+            self._request_seats(spreading.strategy)
+            machine = self._await_first_machine()
+            self._start_run_actor(manifest, machine)
+        else:
+            machine = head
+            self._start_run_actor(manifest, machine)
+            self._request_seats(spreading.strategy)
+        self._start_store(run_id, machine)
+        run = self.launched
+        spares = f" and {request.spares} spare" if request.spares else ""
+        say(
+            f"run {self.name}: {request.nnodes} active{spares} nodes with {describe_resources(request.bundle)} and "
+            f"{request.nproc_per_node} workers each, store at {run.endpoint}, logs in {run.log_dir} on the machines"
+        )
+
+    def _start_run_actor(self, manifest: Mapping[str, Any], machine: str) -> None:
+        self.run_actor = cluster.start_run_actor(self.name, manifest, machine, self.request.environment)
+        self._claim()
+
+    def _request_seats(self, strategy: str) -> None:
+        """One placement group for MIN nodes, all or nothing; then one for each further node. None waits for another."""
+        groups: dict[str, list[Seat]] = {}
+        for seat in self._seats:
+            groups.setdefault(seat.group, []).append(seat)
+        for seats in groups.values():
+            cluster.request_seats(self.name, seats, self.request.bundle, strategy)
+
+    def _await_first_machine(self) -> str:
+        while True:
+            now = time.monotonic()
+            self._look(now)
+            first = self._groups.get(FIRST_GROUP)
+            if first is not None and first.is_placed and 0 in first.machines:
+                return first.machines[0]
+            limit_s = self.request.pending_timeout_s
+            if self.signals or (limit_s is not None and now > self.machine.began_at + limit_s):
+                raise ConfigError(f"{self._progress.describe_waiting(now)}: given up")
+            self._progress.tell(now)
+            time.sleep(LOOK_INTERVAL_S)
+
+    def _start_store(self, run_id: str, machine: str) -> None:
+        request = self.request
+        endpoint = request.store
+        if request.has_own_store:
+            endpoint = format_endpoint(
+                self._machines[machine].address, request.port or call(self.run_actor.choose_port)
+            )
+        self.launched = run = plan_run(request, run_id, endpoint, log_dir_of(request, run_id))
+        if request.has_own_store:
+            refusal = call(self.run_actor.serve, store_process(request, run), timeout_s=SERVE_TIMEOUT_S)
+            if refusal:
+                raise ConfigError(refusal)
+        # From here on, another driver can go on with this run.
+        facts = {"endpoint": endpoint, "verdict_path": str(run.verdict_path), "log_dir": str(run.log_dir)}
+        call(self.run_actor.put, facts)
+
+    def _adopt(self, manifest: Mapping[str, Any], actors: Mapping[str, Any]) -> None:
+        """Go on with a run whose driver is gone."""
+        self.launched = plan_run(self.request, manifest["run_id"], manifest["endpoint"], Path(manifest["log_dir"]))
+        newest: dict[int, int] = {}
+        for rest in actors:
+            if rest.startswith("node-"):
+                node, start = (int(part) for part in rest.removeprefix("node-").split("."))
+                newest[node] = max(start, newest.get(node, 0))
+        now = time.monotonic()
+        for node, start in newest.items():
+            self._actors[node] = actors[f"node-{node}.{start}"]
+            self.machine.adopt(node, start, now)
+            self._ask(node, start, _Question.PING)
+        say(f"run {self.name}: going on with {len(newest)} nodes, store at {self.launched.endpoint}")
+
+    # --- the loop -------------------------------------------------------------------------------------
+
+    def _loop(self) -> RayEnd:
+        if self.request.has_own_store:
+            self._end_call = self.run_actor.wait_end.remote()
+        while True:
+            now = time.monotonic()
+            for action in self.machine.step([*self._observe(now)], now):
+                if isinstance(action, RayEnd):
+                    self._progress.tell(now)
+                    return action
+                self._perform(action)
+            self._progress.tell(now)
+
+    def _observe(self, now: float) -> Iterator[Observation]:
+        """Everything that is new. Waits for a moment if nothing is."""
+        if now >= self._beat_at + DRIVER_LEASE_S / 5:
+            self._beat_at = now
+            self.run_actor.drive.remote(self.id)
+        if self.signals:
+            # The first Ctrl-C drains. The second one stops, and so does any other signal.
+            yield EndAsked(Wish.DRAIN if self.signals == [signal.SIGINT] else Wish.STOP)
+        yield from self._answers(now)
+        if now >= self._looked_at + LOOK_INTERVAL_S:
+            self._look(now)
+        for node, seat in zip(self.machine.nodes, self._seats, strict=True):
+            group = self._groups.get(seat.group)
+            if node.state in WAITS_FOR_RAY and group is not None and group.is_placed:
+                machine = group.machines.get(seat.bundle, "")
+                if machine in self._machines:
+                    yield NodePlaced(node.number, self._machines[machine].address)
+
+    def _look(self, now: float) -> None:
+        self._looked_at = now
+        self._machines = {each.id: each for each in cluster.machines()}
+        self._groups = cluster.groups_of(self.name)
+
+    def _answers(self, now: float) -> Iterator[Observation]:
+        for (node, start), due in list(self._asks_again.items()):
+            if now >= due:
+                del self._asks_again[node, start]
+                self._ask(node, start, _Question.PING)
+        waiting = [*self._calls, *([] if self._end_call is None else [self._end_call])]
+        if not waiting:
+            time.sleep(ANSWER_WAIT_S)
+            return
+        ray.wait(waiting, timeout=ANSWER_WAIT_S)
+        ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+        for ref in ready:
+            if ref == self._end_call:
+                yield from self._take_end(ref)
+            else:
+                yield from self._take_answer(ref, self._calls.pop(ref))
+
+    def _take_end(self, ref: Any) -> Iterator[Observation]:
+        self._end_call = None
+        try:
+            ray.get(ref)
+        except ActorUnavailableError:
+            self._end_call = self.run_actor.wait_end.remote()
+        except RayError as error:
+            yield RunEnded(f"the actor of the run is gone: {cluster.explain_death(error)}")
+        else:
+            yield RunEnded()
+
+    def _take_answer(self, ref: Any, asked: _Call) -> Iterator[Observation]:
+        node, start = asked.node, asked.start
+        try:
+            answer = ray.get(ref)
+        except ActorUnavailableError:
+            self._asks_again[node, start] = time.monotonic() + ASK_AGAIN_S
+            yield NodeUnavailable(node, start)
+            return
+        except RayError as error:
+            yield NodeDied(node, start, cluster.explain_death(error))
+            return
+        match asked.question:
+            case _Question.START if "refusal" in answer:
+                yield NodeRefused(node, start, answer["refusal"])
+            case _Question.START:
+                yield NodeStarted(node, start, answer["where"])
+                self._ask(node, start, _Question.WAIT)
+            case _Question.PING:
+                yield NodeAnswered(node, start)
+                self._ask(node, start, _Question.WAIT)
+            case _Question.WAIT:
+                yield NodeExited(node, start, answer)
+
+    def _ask(self, node: int, start: int, question: _Question) -> None:
+        actor = self._actors[node]
+        method = actor.wait if question is _Question.WAIT else actor.ping
+        self._calls[method.remote()] = _Call(node, start, question)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case StartNode(node, start):
+                self._start_node(node, start)
+            case DrainNode(node):
+                self._actors[node].send_signal.remote(int(signal.SIGUSR1))
+            case StopNode(node):
+                self._actors[node].send_signal.remote(int(signal.SIGTERM))
+
+    def _start_node(self, node: int, start: int) -> None:
+        if node in self._actors:
+            ray.kill(self._actors[node])  # The actor of a torchrun that has failed lives, and holds the bundle.
+        request, seat = self.request, self._seats[node]
+        self._actors[node] = actor = cluster.start_node_actor(
+            cluster.node_name(self.name, node, start),
+            self._groups[seat.group],
+            seat.bundle,
+            resources=request.bundle,
+            env=request.environment,
+        )
+        started = actor.start.remote(node_process(request, self.launched, node), script_file(request))
+        self._calls[started] = _Call(node, start, _Question.START)
+
+    # --- the end --------------------------------------------------------------------------------------
+
+    def _finish(self, end: RayEnd) -> RunEnd:
+        if end.outcome is RayOutcome.REFUSED:
+            raise ConfigError(end.reason)
+        if end.outcome is RayOutcome.PENDING_TOO_LONG:
+            raise ConfigError(f"{self._progress.describe_waiting(time.monotonic())}: --pending-timeout is over")
+        if end.outcome is RayOutcome.NO_NODE_LEFT:
+            say(f"no node is left that could be started: {end.reason}")
+        elif end.reason:
+            say(end.reason)
+        report = self._read_verdict()
+        codes = [node.code if node.code is not None else -1 for node in self.machine.nodes if node.start]
+        ended = RunEnd(report, codes, tuple(self.signals))
+        say(f"run {self.name} {self._describe_end(report)}")
+        if report is None or report.verdict is VerdictKind.FAILED:
+            self._show_failure(report)
+        return ended
+
+    def _read_verdict(self) -> VerdictReport | None:
+        """The store writes it before it tells the nodes, so it is there when they have ended."""
+        text = try_call(self.run_actor.verdict)
+        return msgspec.json.decode(text, type=VerdictReport) if text else None
+
+    def _describe_end(self, report: VerdictReport | None) -> str:
+        if report is None:
+            return "ended without a verdict" if self.request.has_own_store else "has ended"
+        if report.verdict is VerdictKind.SUCCEEDED:
+            return f"succeeded in cycle {report.cycle}"
+        return f"{report.verdict} in cycle {report.cycle}: {report.reason}; logs {self.launched.log_dir}"
+
+    def _show_failure(self, report: VerdictReport | None) -> None:
+        """The last lines of the node that failed first, and where all of them are."""
+        failed = [node for node in self.machine.nodes if node.state is NodeState.FAILED]
+        first = None if report is None else report.first_failure
+        if first is not None:
+            failed.sort(key=lambda node: f"infra rank {node.number} " not in f"{first.node} ")
+        for node in failed[:1]:
+            lines = try_call(self._actors[node.number].tail, TAIL_LINES, timeout_s=TAIL_TIMEOUT_S) or []
+            path = self.launched.log_dir / f"node-{node.number}.log"
+            say(f"the last lines of {path} on {node.where}:")
+            for line in lines:
+                print(f"  {line}", file=sys.stderr)

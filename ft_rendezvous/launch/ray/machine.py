@@ -1,0 +1,373 @@
+"""The life of every node of a run on Ray, as a machine that is stepped: observations and a time in, actions out. Pure.
+
+    PENDING --placed--> STARTING --started--> RUNNING <--> SUSPECT
+       ^                    |                    |            |
+       |                    +------- died -------+------------+--> LOST --placed--> STARTING
+       |                                         |
+       |                                         +-- exited 0 --> FINISHED
+       +-- (never again)                         +-- exited N --> FAILED --placed, after a pause--> STARTING
+
+A node is a place in the run, not a process: it has at most one actor at a time, and each new actor is its next *start*.
+Ray's view decides where an actor can start. It decides nothing about training: the run's own leases do, and a spare has
+the rank of a lost node long before Ray knows of the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
+
+from ft_rendezvous.errors import ProtocolBug
+
+MAX_SHORT_STARTS = 5
+"""A node that ends so many times in a row soon after its start is not started again."""
+SHORT_S = 60.0
+"""A start that lasted less than this counts as short."""
+RESTART_PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0)
+"""How long to wait before a node is started again, by its short starts in a row."""
+STOP_GRACE_S = 60.0
+"""How long nodes may take to end after they were asked to. Torch gives workers 30 s, and then kills them."""
+LEAVE_GRACE_S = 120.0
+"""How long nodes may take to end after the run has. The same as in the other launchers."""
+
+
+class NodeState(StrEnum):
+    PENDING = "pending"
+    """Ray has not placed it yet."""
+    STARTING = "starting"
+    """Its actor was asked for, and has not said that torchrun runs."""
+    RUNNING = "running"
+    SUSPECT = "suspect"
+    """Ray cannot reach its actor now. That may pass."""
+    LOST = "lost"
+    """Its actor is dead. Ray looks for another machine, or waits for this one to return."""
+    FINISHED = "finished"
+    """Its torchrun has exited 0: the run has ended, or the node was drained. It never starts again."""
+    FAILED = "failed"
+    """Its torchrun has exited with an error."""
+
+
+TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
+    NodeState.PENDING: frozenset({NodeState.STARTING}),
+    NodeState.STARTING: frozenset({NodeState.RUNNING, NodeState.LOST, NodeState.FINISHED, NodeState.FAILED}),
+    NodeState.RUNNING: frozenset({NodeState.SUSPECT, NodeState.LOST, NodeState.FINISHED, NodeState.FAILED}),
+    NodeState.SUSPECT: frozenset({NodeState.RUNNING, NodeState.LOST, NodeState.FINISHED, NodeState.FAILED}),
+    NodeState.LOST: frozenset({NodeState.STARTING}),
+    NodeState.FINISHED: frozenset(),
+    NodeState.FAILED: frozenset({NodeState.STARTING}),
+}
+HAS_ACTOR = frozenset({NodeState.STARTING, NodeState.RUNNING, NodeState.SUSPECT})
+"""The states in which a torchrun of the node may run."""
+WAITS_FOR_RAY = frozenset({NodeState.PENDING, NodeState.LOST, NodeState.FAILED})
+
+
+# --- what the driver sees -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlaced:
+    """Ray holds the node's resources on a live machine."""
+
+    node: int
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStarted:
+    node: int
+    start: int
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRefused:
+    """A machine cannot run the training, and no other could: the script is missing, for example."""
+
+    node: int
+    start: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnavailable:
+    node: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswered:
+    node: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDied:
+    node: int
+    start: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExited:
+    node: int
+    start: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run is closed, or its store is gone."""
+
+    reason: str = ""
+
+
+class Wish(Enum):
+    DRAIN = auto()
+    """Workers save their state and end; then the run is cancelled."""
+    STOP = auto()
+    """All nodes end now."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndAsked:
+    """An operator has asked for the end."""
+
+    wish: Wish
+
+
+Observation = (
+    NodePlaced
+    | NodeStarted
+    | NodeRefused
+    | NodeUnavailable
+    | NodeAnswered
+    | NodeDied
+    | NodeExited
+    | RunEnded
+    | EndAsked
+)
+
+
+# --- what the driver does -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartNode:
+    node: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainNode:
+    node: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopNode:
+    node: int
+    start: int
+
+
+class RayOutcome(StrEnum):
+    ENDED = "ended"
+    """The run has ended, and so have its nodes."""
+    STOPPED = "stopped"
+    REFUSED = "refused"
+    PENDING_TOO_LONG = "pending too long"
+    NO_NODE_LEFT = "no node left"
+
+
+@dataclass(frozen=True, slots=True)
+class RayEnd:
+    """All is over. The driver removes what is left."""
+
+    outcome: RayOutcome
+    reason: str = ""
+
+
+Action = StartNode | DrainNode | StopNode | RayEnd
+
+
+# --- the machine --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RayNode:
+    """What is known of one node."""
+
+    number: int
+    state: NodeState = NodeState.PENDING
+    since: float = 0.0
+    """When it entered its state."""
+    start: int = 0
+    """Its newest start. 0: it never had one."""
+    began_at: float = 0.0
+    short_starts: int = 0
+    """Starts in a row that ended soon."""
+    where: str = ""
+    code: int | None = None
+    """How its newest torchrun exited."""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class RayMachine:
+    """All nodes of a run. `step` is the only thing that changes it."""
+
+    min_nodes: int
+    node_count: int
+    began_at: float
+    pending_timeout_s: float | None = None
+    knows_end: bool = True
+    """Whether `RunEnded` can come. With a store elsewhere, the nodes' exit codes say how the run ended."""
+    nodes: list[RayNode] = field(init=False)
+    is_over: bool = field(init=False, default=False)
+    """The run has ended. No node starts any more."""
+    stop_by: float | None = field(init=False, default=None)
+    end: RayEnd | None = field(init=False, default=None)
+    _wishes: set[Wish] = field(init=False, default_factory=set)
+    _end_reason: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        self.nodes = [RayNode(number, since=self.began_at) for number in range(self.node_count)]
+
+    def adopt(self, node: int, start: int, now: float) -> None:
+        """An actor of an earlier driver lives. It answers or dies; until then it is suspect."""
+        self._move(self.nodes[node], NodeState.STARTING, now)
+        self.nodes[node].start, self.nodes[node].began_at = start, now
+
+    def step(self, observations: Iterable[Observation], now: float) -> list[Action]:
+        """Take what was observed, and return what to do. After an `End`, nothing."""
+        if self.end is not None:
+            return []
+        actions: list[Action] = []
+        placed: dict[int, str] = {}
+        for each in observations:
+            match each:
+                case NodePlaced():
+                    placed[each.node] = each.machine
+                case RunEnded():
+                    self._end_run(each.reason, now)
+                case EndAsked():
+                    actions += self._wish(each.wish, now)
+                case NodeRefused():
+                    if self._is_current(each.node, each.start):
+                        self._leave(self.nodes[each.node], NodeState.FAILED, now, each.reason)
+                        self.end = RayEnd(RayOutcome.REFUSED, each.reason)
+                case _:
+                    self._take(each, now)
+        if self.end is None:
+            actions += self._start_placed(placed, now)
+            self.end = self._decide_end(now)
+        return [*actions, self.end] if self.end is not None else actions
+
+    def next_look_at(self, now: float) -> float | None:
+        """When the machine wants to be stepped although nothing was observed."""
+        due = [] if self.stop_by is None else [self.stop_by]
+        if self.pending_timeout_s is not None and self._is_short_of_nodes:
+            due.append(self.began_at + self.pending_timeout_s)
+        return max(now, min(due)) if due else None
+
+    def count(self, *states: NodeState) -> int:
+        return sum(node.state in states for node in self.nodes)
+
+    # --- observations ---------------------------------------------------------------------------------
+
+    def _is_current(self, node: int, start: int) -> bool:
+        return self.nodes[node].start == start and self.nodes[node].state in HAS_ACTOR
+
+    def _take(self, seen: NodeStarted | NodeUnavailable | NodeAnswered | NodeDied | NodeExited, now: float) -> None:
+        node = self.nodes[seen.node]
+        if not self._is_current(seen.node, seen.start):
+            return  # Of an earlier start, or told twice.
+        match seen:
+            case NodeStarted():
+                node.where = seen.where or node.where
+                if node.state is not NodeState.RUNNING:
+                    self._move(node, NodeState.RUNNING, now)
+            case NodeAnswered() if node.state is not NodeState.RUNNING:
+                self._move(node, NodeState.RUNNING, now)
+            case NodeUnavailable() if node.state is NodeState.RUNNING:
+                self._move(node, NodeState.SUSPECT, now)
+            case NodeDied():
+                self._leave(node, NodeState.LOST, now, seen.reason)
+            case NodeExited():
+                node.code = seen.code
+                state = NodeState.FINISHED if seen.code == 0 else NodeState.FAILED
+                self._leave(node, state, now, f"torchrun exited {seen.code}")
+
+    def _leave(self, node: RayNode, state: NodeState, now: float, reason: str) -> None:
+        node.short_starts = node.short_starts + 1 if now - node.began_at < SHORT_S else 0
+        node.reason = reason
+        self._move(node, state, now)
+
+    def _move(self, node: RayNode, state: NodeState, now: float) -> None:
+        if state not in TRANSITIONS[node.state]:
+            raise ProtocolBug(f"node {node.number} cannot go from {node.state} to {state}")
+        node.state, node.since = state, now
+
+    # --- decisions ------------------------------------------------------------------------------------
+
+    @property
+    def _is_short_of_nodes(self) -> bool:
+        """Whether the run has never had enough nodes to begin."""
+        return sum(node.start > 0 for node in self.nodes) < self.min_nodes
+
+    def _wish(self, wish: Wish, now: float) -> list[Action]:
+        if wish in self._wishes:
+            return []
+        self._wishes.add(wish)
+        living = [node for node in self.nodes if node.state in HAS_ACTOR]
+        if wish is Wish.DRAIN:
+            return [DrainNode(node.number, node.start) for node in living]
+        self.stop_by = now + STOP_GRACE_S
+        return [StopNode(node.number, node.start) for node in living]
+
+    def _end_run(self, reason: str, now: float) -> None:
+        if not self.is_over:
+            self.is_over, self._end_reason = True, reason
+            self.stop_by = min(self.stop_by or float("inf"), now + LEAVE_GRACE_S)
+
+    def _may_start(self, node: RayNode, now: float) -> bool:
+        if self.is_over or self._wishes or node.state not in WAITS_FOR_RAY or self._is_given_up(node):
+            return False
+        pause_s = RESTART_PAUSES_S[min(node.short_starts, len(RESTART_PAUSES_S) - 1)]
+        return node.start == 0 or now >= node.since + pause_s
+
+    def _is_given_up(self, node: RayNode) -> bool:
+        return node.short_starts >= MAX_SHORT_STARTS
+
+    def _start_placed(self, placed: Mapping[int, str], now: float) -> list[Action]:
+        actions: list[Action] = []
+        for number, machine in placed.items():
+            node = self.nodes[number]
+            if self._may_start(node, now):
+                self._move(node, NodeState.STARTING, now)
+                node.start, node.began_at, node.where, node.code = node.start + 1, now, machine, None
+                actions.append(StartNode(number, node.start))
+        return actions
+
+    def _decide_end(self, now: float) -> RayEnd | None:
+        has_living = any(node.state in HAS_ACTOR for node in self.nodes)
+        is_late = self.stop_by is not None and now >= self.stop_by
+        if self._wishes and (not has_living or is_late):
+            return RayEnd(RayOutcome.STOPPED, self._end_reason)
+        if self.is_over and (not has_living or is_late):
+            return RayEnd(RayOutcome.ENDED, self._end_reason)
+        if has_living or self._wishes or self.is_over:
+            return None
+        if self.pending_timeout_s is not None and self._is_short_of_nodes:
+            if now >= self.began_at + self.pending_timeout_s:
+                return RayEnd(RayOutcome.PENDING_TOO_LONG)
+            return None
+        if not self.knows_end and self.count(NodeState.FINISHED):
+            return RayEnd(RayOutcome.ENDED)  # Without a store of our own, an exit code of 0 is all there is to know.
+        if all(node.state is NodeState.FINISHED or self._is_given_up(node) for node in self.nodes):
+            return RayEnd(RayOutcome.NO_NODE_LEFT, "; ".join(_describe(node) for node in self.nodes if node.reason))
+        return None
+
+
+def _describe(node: RayNode) -> str:
+    return f"node {node.number}: {node.reason}"
