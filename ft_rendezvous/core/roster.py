@@ -196,7 +196,8 @@ class Roster:
             case Goodbye():
                 return self._goodbye(record, member)
             case Checkpoint():
-                return [CheckpointWritten(world.group)] if is_current else []
+                # A node may finish before its last checkpoint is told.
+                return [CheckpointWritten(world.group)] if record.cycle_id == world.cycle_id else []
             case Request(kind=RequestKind.DRAIN):
                 return [record]
             case Request(kind=RequestKind.RESTART) if is_current:

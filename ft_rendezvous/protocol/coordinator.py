@@ -47,7 +47,7 @@ from ft_rendezvous.core.next_cycle import (
 from ft_rendezvous.core.placement import bench, place
 from ft_rendezvous.core.requests import Standing, decide_request
 from ft_rendezvous.core.roster import Roster
-from ft_rendezvous.core.sealing import GiveUp, Seal, SealView, Wait, WaitReason, decide_seal
+from ft_rendezvous.core.sealing import GiveUp, Seal, SealRules, SealView, Wait, WaitReason, decide_seal
 from ft_rendezvous.core.snapshot import take_snapshot
 from ft_rendezvous.protocol import journal, moves
 from ft_rendezvous.protocol.codec import Keys
@@ -82,6 +82,9 @@ class Coordinator:
     membership: Membership = field(init=False)
     groups: GroupCycles = field(init=False)
     """The cycles of single groups. Not used in a run without groups."""
+    _first_rules: SealRules = field(init=False)
+    _later_rules: SealRules = field(init=False)
+    """With groups, the rules after the first seal."""
     phase: Phase = field(init=False, default=Phase.OPEN)
     """Of the last common cycle."""
     drain_due_at: float | None = field(init=False, default=None)
@@ -111,6 +114,9 @@ class Coordinator:
         self.membership = Membership(
             self.settings, self.keys, self.stored, self.clock, self.journal, self.count_operations
         )
+        # Every look asks for the rules: they are made once.
+        self._first_rules = self.settings.seal_rules
+        self._later_rules = replace(self._first_rules, placement=self.settings.later_placement_rules)
         self.publisher = Publisher(self.settings, self.epoch, self.keys)
         self.groups = GroupCycles(self.settings, self.publisher, self.stored, self.membership, self.clock, self.journal)
 
@@ -130,8 +136,11 @@ class Coordinator:
     @property
     def rules(self) -> PlacementRules:
         """The rules of the last common cycle. After the first seal, groups that lack nodes are filled later."""
-        settings = self.settings
-        return settings.later_placement_rules if self.has_groups and self.roster.worlds else settings.placement_rules
+        return self._seal_rules.placement
+
+    @property
+    def _seal_rules(self) -> SealRules:
+        return self._later_rules if self.has_groups and self.roster.worlds else self._first_rules
 
     @property
     def roster(self) -> Roster:
@@ -311,7 +320,7 @@ class Coordinator:
 
     def _try_seal(self) -> Move[float]:
         now = self.clock()
-        decision = decide_seal(self._seal_view(now), now, replace(self.settings.seal_rules, placement=self.rules))
+        decision = decide_seal(self._seal_view(now), now, self._seal_rules)
         match decision:
             case Seal():
                 if not (yield from self._settle(now)):

@@ -318,8 +318,8 @@ class Membership:
         )
 
     def cycle_of(self, incarnation: str) -> int:
-        """The cycle in which a node trains, or the last common one."""
-        world = self.roster.world_of(incarnation)
+        """The cycle of the group in which a node trains, or the last common one."""
+        world = self.roster.world_of(incarnation) if self.roster.has_groups else None
         return self.cycle_id if world is None else world.cycle_id
 
     def quarantine(self, bad: FailureNote) -> Move[bool]:
