@@ -41,6 +41,7 @@ SLOW_TESTS = (
     "tests/worker/test_example.py",
     "tests/host/test_lighthouse.py",
     "tests/torchft/",
+    "tests/ray/",
     # Connections that fall silent: these tests wait for leases.
     "tests/contract/test_broken_connections.py",
     "tests/host/test_side_call.py::test_a_run_is_closed_with_its_verdict_although_the_file_cannot_be_written",
@@ -50,6 +51,7 @@ SLOW_TESTS = (
     # Thousands of seeds, starts, cycles or worlds.
     "tests/core/test_placement.py::test_placement_is_what_trying_everything_finds_best",
     "tests/core/test_placement.py::test_a_broken_placement_is_caught",
+    "tests/launch/ray/test_machine.py::test_a_broken_machine_is_caught",
     "tests/state/test_replay.py::test_a_replay_gives_the_same_state_bit_for_bit",
     "tests/state/test_report.py::test_there_is_a_picture_of_thousands_of_cycles",
     "tests/state/test_report.py::test_time_adds_up_to_what_the_fold_counts",

@@ -19,7 +19,10 @@ DOCTOR = sorted((ROOT / "doctor").rglob("*.py"))
 STATE = sorted((ROOT / "state").rglob("*.py"))
 JUDGING = [*sorted((ROOT / "doctor" / "checks").glob("*.py"))]
 JUDGING += [ROOT / "doctor" / f"{name}.py" for name in ("facts", "findings", "node_names", "judging")]
-FOLDING = [ROOT / "state" / "model" / f"{name}.py" for name in ("records", "run_state", "fold", "events", "view")]
+FOLDING = [
+    ROOT / "state" / "model" / f"{name}.py"
+    for name in ("records", "run_state", "fold", "events", "view", "version_one")
+]
 FOLDING += [ROOT / "state" / "report" / f"{name}.py" for name in ("run_report", "markdown")]
 LAYERS = (
     "errors",
@@ -178,7 +181,7 @@ def test_what_is_known_of_a_run_is_told_without_torch(path: Path) -> None:
     assert not [name for name in imports_of(path) if name.startswith(needs_torch)]
 
 
-@pytest.mark.parametrize("name", ["records", "run_state", "fold", "events", "view"])
+@pytest.mark.parametrize("name", ["records", "run_state", "fold", "events", "view", "version_one"])
 def test_what_is_known_of_a_run_knows_no_clock_and_no_file(name: str) -> None:
     forbidden = {"time", "datetime", "logging", "random", "os", "socket", "threading", "asyncio", "pathlib"}
     assert not {module.split(".")[0] for module in imports_of(ROOT / "state" / "model" / f"{name}.py")} & forbidden

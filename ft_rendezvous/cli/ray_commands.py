@@ -92,8 +92,8 @@ def ftr_ray_run(  # noqa: PLR0917
         typer.Option(
             min=1.0,
             metavar="SECONDS",
-            help="How long MIN nodes may wait for resources, also for some that the cluster does not have yet. Default: "
-            "for ever, if the cluster could hold them.",
+            help="How long MIN nodes may wait for resources, also for some that the cluster does not have yet. "
+            "Default: for ever, if the cluster could hold them.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")] = False,
@@ -103,14 +103,14 @@ def ftr_ray_run(  # noqa: PLR0917
     MIN nodes start as soon as Ray has room for all of them. Further nodes and spares join when there is room. When a
     machine is lost, a spare takes its rank at once, and the node starts anew where Ray finds room.
 
-    The first Ctrl-C drains the nodes, the second one stops them. If this command dies, training goes on: the same command
-    with the same --name goes on with the run.
+    The first Ctrl-C drains the nodes, the second one stops them. If this command dies, training goes on: the same
+    command with the same --name goes on with the run.
 
     Exit code: 0 the run succeeded, 1 it failed or has no verdict, 3 it was cancelled, 2 it was not started, 128+N after
     signal N.
 
-    On a remote cluster: `ray job submit --working-dir . -- ftr ray ... -- train.py`. That needs `ray[default]` where you
-    submit.
+    On a remote cluster: `ray job submit --working-dir . -- ftr ray ... -- train.py`. That needs `ray[default]` where
+    you submit.
     """
     from ft_rendezvous.launch.ray.request import RayRequest  # noqa: PLC0415
     from ft_rendezvous.launch.run_end import launcher_exit_code  # noqa: PLC0415

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ft_rendezvous.core.lifecycle import NodeStep, roles_after
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import decode_line
+from ft_rendezvous.state.model.events import decode_line, encode_line
 from tests.state.layout import lay_out
 from tests.state.story import tell_story
 from tests.state.web.servers import live_run_of, serving
@@ -35,6 +36,8 @@ def test_the_line_of_the_log_is_an_event() -> None:
     (line,) = snippets("state.md", "json")
     event = decode_line(line.encode())
     assert isinstance(event.event, journal.CycleOpened)
+    assert event.event.roles == roles_after(NodeStep.REOPEN)
+    assert encode_line(event).decode() == line
 
 
 def test_events_are_followed_as_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:

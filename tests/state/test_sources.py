@@ -16,6 +16,7 @@ import pytest
 
 from ft_rendezvous.errors import StateUnavailable, StoreUnavailable
 from ft_rendezvous.state.model.events import decode_line, encode_state_line
+from ft_rendezvous.state.model.records import SCHEMA_VERSION
 from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.read.http_source import HttpSource
 from ft_rendezvous.state.read.sources import FolderSource, Picture, StoreSource, picture_state
@@ -27,15 +28,16 @@ TOKEN = "let me in"
 story = tell_story()
 END_NS = story.now_ns
 PICTURE = picture_state(story.state, END_NS)
+RECORDED = Path(__file__).parent / "version_one"
 
 
 class Stand(BaseHTTPRequestHandler):
     """What the state API is to answer, as far as a reader asks for it."""
 
-    def __init__(self, breaks: list[int], run: object, *arguments: object) -> None:
+    def __init__(self, breaks: list[int], run: object, cycles: object, nodes: object, *arguments: object) -> None:
         self.breaks = breaks
         """After how many events a stream breaks, the first ones."""
-        self.run = run
+        self.run, self.cycles, self.nodes = run, cycles, nodes
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def log_message(self, *_: object) -> None:
@@ -52,9 +54,9 @@ class Stand(BaseHTTPRequestHandler):
         elif parts.path == f"/api/ft/v1/runs/{PICTURE.run.id}":
             self.answer(200, self.run)
         elif parts.path.endswith(f"/{PICTURE.run.id}/nodes"):
-            self.answer(200, PICTURE.nodes)
+            self.answer(200, self.nodes)
         elif parts.path.endswith(f"/{PICTURE.run.id}/cycles"):
-            self.answer(200, PICTURE.cycles)
+            self.answer(200, self.cycles)
         elif parts.path.endswith(f"/{PICTURE.run.id}/events"):
             self.stream(int(parse_qs(parts.query)["after"][0]))
         else:
@@ -82,8 +84,10 @@ class Stand(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(*breaks: int, run: object = PICTURE.run) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Stand, list(breaks), run))
+def serving(
+    *breaks: int, run: object = PICTURE.run, cycles: object = PICTURE.cycles, nodes: object = PICTURE.nodes
+) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Stand, list(breaks), run, cycles, nodes))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -192,9 +196,21 @@ def test_the_address_of_the_page_brings_its_token() -> None:
         assert HttpSource(f"{url}/?token=let+me+in").look().run.name == "llm-7b"
 
 
-def test_an_api_of_a_newer_schema_is_told() -> None:
-    newer = json.loads(msgspec.json.encode(PICTURE.run)) | {"schema_version": 2, "status": "DREAMING"}
+@pytest.mark.parametrize("news", [{}, {"status": "DREAMING"}])
+def test_an_api_of_a_newer_schema_is_told(news: dict[str, str]) -> None:
+    """Also if all that was read so far could be understood."""
+    newer = json.loads(msgspec.json.encode(PICTURE.run)) | {"schema_version": 3} | news
     with serving(run=newer) as url:
         web = HttpSource(url, None, TOKEN)
-        with pytest.raises(StateUnavailable, match="speaks schema version 2, and this ft-rendezvous up to 1"):
+        with pytest.raises(StateUnavailable, match="speaks schema version 3, and this ft-rendezvous up to 2"):
             web.look()
+
+
+def test_an_api_of_version_one_is_understood() -> None:
+    run, cycles, nodes = (json.loads((RECORDED / f"{name}.json").read_bytes()) for name in ("run", "cycles", "nodes"))
+    assert (run["schema_version"], cycles[0]["group"], "group" in nodes[0]) == (1, "0", False)
+    with serving(run=run, cycles=cycles, nodes=nodes) as url:
+        picture = HttpSource(url, None, TOKEN).look()
+    assert (picture.run.name, picture.run.schema_version) == ("sim", SCHEMA_VERSION)
+    assert [cycle.group for cycle in picture.cycles] == [None] * len(cycles)
+    assert [node.incarnation for node in picture.nodes] == [node["incarnation"] for node in nodes]

@@ -109,8 +109,11 @@ def _check_ftr(arguments: Sequence[str], is_whole: bool) -> None:
     command = getattr(typer.main.get_command(app), "commands").get(arguments[0])  # noqa: B009 - mypy cannot know it
     if command is None:
         raise WrongCommand(f"ftr has no command {arguments[0]!r}")
+    rest, subcommands = list(arguments[1:]), getattr(command, "commands", {})
+    if subcommands:  # `ftr ray` without a subcommand is `ftr ray run`.
+        command = subcommands[rest.pop(0) if rest and rest[0] in subcommands else "run"]
     try:
-        context = command.make_context(arguments[0], list(arguments[1:]))
+        context = command.make_context(arguments[0], rest)
     except Exception as error:  # Typer has its own copy of click in some versions, and click's errors in others.
         if is_whole or type(error).__name__ != "MissingParameter":
             raise WrongCommand(f"ftr {shlex.join(arguments)}: {error}") from error
@@ -184,6 +187,12 @@ def _check_launcher(arguments: Sequence[str], is_whole: bool) -> None:
     _check_ftr(["launch", *arguments], is_whole)
 
 
+def _check_ray(arguments: Sequence[str], is_whole: bool) -> None:
+    """What `ray job submit ... -- COMMAND` starts. Options of Ray itself are not checked."""
+    if "--" in arguments:
+        check_command(arguments[arguments.index("--") + 1 :], is_whole=is_whole)
+
+
 def _check_nothing(_arguments: Sequence[str], _is_whole: bool) -> None:
     """A program that has nothing to be checked here: its options are not ours, and it runs in CI."""
 
@@ -230,6 +239,7 @@ _CHECKS: dict[str, Callable[[Sequence[str], bool], None]] = {
     "python3": _check_python,
     "pytest": _check_pytest,
     "nox": _check_nox,
+    "ray": _check_ray,
     "pip": _check_pip,
     "ruff": _check_nothing,
     "mypy": _check_nothing,

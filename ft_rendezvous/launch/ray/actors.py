@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ START_TIMEOUT_S = 60.0
 """How long a guard may take to start torchrun: its imports may come from a slow file system."""
 DRIVER_LEASE_S = 15.0
 """A driver that has not been heard of for so long is gone, and another may go on with the run."""
+STOPPED = "stopped"
+"""The answer to a driver whose run an operator has stopped."""
 TAIL_BYTES = 65536
 
 
@@ -92,7 +95,8 @@ class GuardedProcess:
     def send_signal(self, signum: int) -> None:
         """Send a signal, if the process lives."""
         if not self._ended.is_set():
-            self._control.send(json.dumps({"signal": signum}).encode())
+            with suppress(ConnectionError):  # The guard has just ended, and so has the process.
+                self._control.send(json.dumps({"signal": signum}).encode())
 
     def _listen(self) -> None:
         # A guard that is gone without a word was killed, and torchrun was told to end with it.
@@ -154,9 +158,21 @@ class NodeActor:
         code = self._process.wait(0)
         return "running" if code is None else f"exited {code}"
 
-    def tail(self, lines: int) -> list[str]:
-        """The last lines of the node's log."""
-        return tail(Path(self._log), lines)
+    def last_words(self, lines: int) -> tuple[str, list[str]]:
+        """A log of this node and its last lines: of the worker that failed, or else of torchrun."""
+        path = find_failure(Path(self._log))
+        return str(path), tail(path, lines)
+
+
+def find_failure(log: Path) -> Path:
+    """The log in which the newest failure of a worker is; this log itself if there is none."""
+    cycles = sorted(log.with_suffix("").glob("cycle-*"), key=lambda path: path.stat().st_mtime)
+    workers = sorted(cycles[-1].glob("*/error.json")) or sorted(cycles[-1].glob("*/stderr.log")) if cycles else []
+    for worker in workers:
+        for path in (worker.with_name("stderr.log"), worker.with_name("stdout.log")):
+            if path.exists() and path.stat().st_size:
+                return path
+    return log
 
 
 def tail(path: Path, lines: int) -> list[str]:
@@ -178,18 +194,27 @@ class RunActor:
         self._store: GuardedProcess | None = None
         self._lock = threading.Lock()
         self._driver, self._heard_at = "", 0.0
+        self._is_stopped = False
 
     def manifest(self) -> dict[str, Any]:
         return self._manifest
 
     def drive(self, driver: str) -> str:
-        """Let this driver go on if no other one does. Returns the one that drives."""
+        """Let this driver go on if no other one does. Returns the one that drives, or that the run was stopped."""
         with self._lock:
+            if self._is_stopped:
+                return STOPPED
             now = time.monotonic()
             if driver != self._driver and self._driver and now - self._heard_at < DRIVER_LEASE_S:
                 return self._driver
             self._driver, self._heard_at = driver, now
             return driver
+
+    def stop(self) -> bool:
+        """No driver starts nodes any more. Returns whether one drives now, and so ends the run."""
+        with self._lock:
+            self._is_stopped = True
+            return bool(self._driver) and time.monotonic() - self._heard_at < DRIVER_LEASE_S
 
     def release(self, driver: str) -> None:
         """This driver leaves."""
@@ -207,7 +232,6 @@ class RunActor:
             self._store = GuardedProcess(spec)
         except OSError as error:
             return f"the store could not be started: {error}"
-        self._manifest["log"] = spec.log
         return ""
 
     def put(self, facts: Mapping[str, Any]) -> None:
@@ -229,6 +253,3 @@ class RunActor:
         path = Path(self._manifest["verdict_path"])
         report = read_verdict(path, self._manifest["run_id"])
         return path.read_text() if report is not None else ""
-
-    def tail(self, lines: int) -> list[str]:
-        return tail(Path(self._manifest.get("log", "")), lines)

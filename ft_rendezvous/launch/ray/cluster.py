@@ -39,14 +39,20 @@ HEAD_RESOURCE = "node:__internal_head__"
 
 
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[None]:
-    """Connected to a cluster. Raises ConfigError if there is none, or one with other versions."""
+def connected(address: str, environment: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Connected to a cluster; all actors have this runtime environment. Raises ConfigError if that cannot be."""
     address = address or os.environ.get("RAY_ADDRESS", "") or "auto"
     _probe(address)
     has_connected = not ray.is_initialized()
     if has_connected:
         try:
-            ray.init(address=address, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
+            ray.init(
+                address=address,
+                namespace=NAMESPACE,
+                runtime_env=dict(environment or {}),
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
         except ConnectionError as error:
             raise ConfigError(
                 f"no Ray cluster was found ({_first_line(error)}): start one with `ray start --head`, or give --address"
@@ -55,6 +61,8 @@ def connected(address: str) -> Iterator[None]:
             raise ConfigError(
                 f"this process cannot use the cluster: {_first_line(error)}: use its versions of Python and Ray"
             ) from error
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"Ray does not take --runtime-env: {_first_line(error)}") from error
     try:
         yield
     finally:
@@ -99,7 +107,7 @@ def machines() -> list[RayNodeFacts]:
             resources=node["Resources"],
             is_head=HEAD_RESOURCE in node["Resources"],
         )
-        for node in ray.nodes()  # type: ignore[no-untyped-call]
+        for node in ray.nodes()
         if node["Alive"]
     ]
 
@@ -108,14 +116,14 @@ def machines() -> list[RayNodeFacts]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class BundleSeat:
     """Where the resources of one node are: a bundle of a placement group."""
 
     group: str
     bundle: int
 
 
-def request_seats(name: str, seats: Sequence[Seat], resources: Mapping[str, float], strategy: str) -> None:
+def request_seats(name: str, seats: Sequence[BundleSeat], resources: Mapping[str, float], strategy: str) -> None:
     """Ask for a placement group for these seats, all or nothing. Returns at once."""
     bundles = [dict(resources) for _ in seats]
     placement_group(bundles, strategy=strategy, name=f"{name}/{seats[0].group}", lifetime="detached")
@@ -154,9 +162,7 @@ def node_name(name: str, node: int, start: int) -> str:
     return f"{name}/node-{node}.{start}"
 
 
-def start_node_actor(
-    name: str, group: GroupFacts, bundle: int, *, resources: Mapping[str, float], env: dict[str, Any]
-) -> Any:
+def start_node_actor(name: str, group: GroupFacts, bundle: int, resources: Mapping[str, float]) -> Any:
     """Ask for an actor with this name in a bundle. Ray says later whether it could start."""
     others = {key: value for key, value in resources.items() if key not in ("CPU", "GPU")}
     options = {
@@ -168,12 +174,11 @@ def start_node_actor(
         "num_gpus": resources.get("GPU", 0),
         "resources": others,
         "scheduling_strategy": PlacementGroupSchedulingStrategy(_handle(group.id), bundle),
-        **({"runtime_env": env} if env else {}),
     }
     return ray.remote(NodeActor).options(**options).remote()
 
 
-def start_run_actor(name: str, manifest: Mapping[str, Any], machine: str, env: dict[str, Any]) -> Any:
+def start_run_actor(name: str, manifest: Mapping[str, Any], machine: str) -> Any:
     """Start the actor of the run on this machine. Raises ConfigError if a run has this name."""
     options = {
         "name": f"{name}/run",
@@ -182,7 +187,6 @@ def start_run_actor(name: str, manifest: Mapping[str, Any], machine: str, env: d
         "max_concurrency": CONCURRENT_CALLS,
         "num_cpus": 0,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(machine, soft=False),
-        **({"runtime_env": env} if env else {}),
     }
     try:
         actor = ray.remote(RunActor).options(**options).remote(dict(manifest))
@@ -208,6 +212,7 @@ def find_actors(name: str) -> dict[str, Any]:
 def run_names() -> list[str]:
     """All runs of the cluster that have an actor or a placement group."""
     names = {each["name"] for each in ray.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE}
+    names |= {str(facts["name"]) for facts in placement_group_table().values() if facts["state"] != "REMOVED"}
     return sorted({name.partition("/")[0] for name in names if "/" in name})
 
 

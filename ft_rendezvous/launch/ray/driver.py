@@ -6,8 +6,10 @@ the run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -27,8 +29,8 @@ from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.host.verdict_file import VerdictReport
 from ft_rendezvous.launch.plan import LaunchedRun
 from ft_rendezvous.launch.ray import cluster
-from ft_rendezvous.launch.ray.actors import DRIVER_LEASE_S
-from ft_rendezvous.launch.ray.cluster import GroupFacts, Seat, call, try_call
+from ft_rendezvous.launch.ray.actors import STOPPED
+from ft_rendezvous.launch.ray.cluster import BundleSeat, GroupFacts, call, try_call
 from ft_rendezvous.launch.ray.commands import log_dir_of, node_process, plan_run, script_file, store_process
 from ft_rendezvous.launch.ray.machine import (
     WAITS_FOR_RAY,
@@ -47,12 +49,12 @@ from ft_rendezvous.launch.ray.machine import (
     RayEnd,
     RayMachine,
     RayOutcome,
-    RunEnded,
+    RunIsOver,
     StartNode,
     StopNode,
     Wish,
 )
-from ft_rendezvous.launch.ray.progress import Progress
+from ft_rendezvous.launch.ray.progress import NodeProgress
 from ft_rendezvous.launch.ray.request import FIRST_NODE, RayNodeFacts, RayRequest, decide_spreading, describe_resources
 from ft_rendezvous.launch.run_end import RunEnd
 from ft_rendezvous.launch.runner import say
@@ -64,6 +66,8 @@ LOOK_INTERVAL_S = 1.0
 """How often the driver asks Ray for machines and placement groups. Answers of actors wake it at once."""
 ANSWER_WAIT_S = 0.25
 """How long one step waits for an answer. Python sees a signal after that."""
+BEAT_INTERVAL_S = 2.0
+"""How often the driver says that it lives."""
 ASK_AGAIN_S = 1.0
 """How soon an actor that was out of reach is asked again."""
 SERVE_TIMEOUT_S = 120.0
@@ -74,7 +78,7 @@ FIRST_GROUP = "min"
 
 def drive(request: RayRequest) -> RunEnd:
     """Start the run, or go on with it, and wait for its end. Raises ConfigError."""
-    with cluster.connected(request.address):
+    with cluster.connected(request.address, request.environment):
         return Driver(request).run()
 
 
@@ -106,13 +110,14 @@ class Driver:
     launched: LaunchedRun = field(init=False)
     run_actor: Any = field(init=False, default=None)
     signals: list[int] = field(init=False, default_factory=list)
-    _progress: Progress = field(init=False)
-    _seats: list[Seat] = field(init=False)
+    _progress: NodeProgress = field(init=False)
+    _seats: list[BundleSeat] = field(init=False)
     _actors: dict[int, Any] = field(init=False, default_factory=dict)
     _calls: dict[Any, _Call] = field(init=False, default_factory=dict)
     _asks_again: dict[tuple[int, int], float] = field(init=False, default_factory=dict)
     """When to ask an actor again that was out of reach, by node and start."""
     _end_call: Any = field(init=False, default=None)
+    _beat_call: Any = field(init=False, default=None)
     _beat_at: float = field(init=False, default=float("-inf"))
     _looked_at: float = field(init=False, default=float("-inf"))
     _machines: dict[str, RayNodeFacts] = field(init=False, default_factory=dict)
@@ -123,12 +128,12 @@ class Driver:
         self.name = request.name or f"ftr-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         self.id = f"{socket.gethostname()} pid {os.getpid()} {secrets.token_hex(2)}"
         least = request.sizes[0]
-        self._seats = [Seat(FIRST_GROUP, number) for number in range(least)]
-        self._seats += [Seat(f"node-{number}", 0) for number in range(least, request.node_count)]
+        self._seats = [BundleSeat(FIRST_GROUP, number) for number in range(least)]
+        self._seats += [BundleSeat(f"node-{number}", 0) for number in range(least, request.node_count)]
         self.machine = RayMachine(
             least, request.node_count, time.monotonic(), request.pending_timeout_s, request.has_own_store
         )
-        self._progress = Progress(self.machine, request.bundle, say, ray.available_resources)
+        self._progress = NodeProgress(self.machine, request.bundle, say, ray.available_resources)
 
     def run(self) -> RunEnd:
         with on_signals(self._receive, ENDING_SIGNALS):
@@ -171,8 +176,8 @@ class Driver:
         driver = call(self.run_actor.drive, self.id)
         if driver != self.id:
             raise ConfigError(
-                f"run {self.name} is driven by another process ({driver}): look at it with `ftr ray status {self.name}`,"
-                f" end it with `ftr ray stop {self.name}`, or choose another --name"
+                f"run {self.name} is driven by another process ({driver}): look at it with "
+                f"`ftr ray status {self.name}`, end it with `ftr ray stop {self.name}`, or choose another --name"
             )
 
     def _begin(self) -> None:
@@ -201,14 +206,16 @@ class Driver:
             f"run {self.name}: {request.nnodes} active{spares} nodes with {describe_resources(request.bundle)} and "
             f"{request.nproc_per_node} workers each, store at {run.endpoint}, logs in {run.log_dir} on the machines"
         )
+        if not request.has_own_store:
+            say(f"start its store on that host: {shlex.join(store_process(request, run).command)}")
 
     def _start_run_actor(self, manifest: Mapping[str, Any], machine: str) -> None:
-        self.run_actor = cluster.start_run_actor(self.name, manifest, machine, self.request.environment)
+        self.run_actor = cluster.start_run_actor(self.name, manifest, machine)
         self._claim()
 
     def _request_seats(self, strategy: str) -> None:
         """One placement group for MIN nodes, all or nothing; then one for each further node. None waits for another."""
-        groups: dict[str, list[Seat]] = {}
+        groups: dict[str, list[BundleSeat]] = {}
         for seat in self._seats:
             groups.setdefault(seat.group, []).append(seat)
         for seats in groups.values():
@@ -274,12 +281,13 @@ class Driver:
 
     def _observe(self, now: float) -> Iterator[Observation]:
         """Everything that is new. Waits for a moment if nothing is."""
-        if now >= self._beat_at + DRIVER_LEASE_S / 5:
-            self._beat_at = now
-            self.run_actor.drive.remote(self.id)
+        yield from self._beat(now)
         if self.signals:
             # The first Ctrl-C drains. The second one stops, and so does any other signal.
-            yield EndAsked(Wish.DRAIN if self.signals == [signal.SIGINT] else Wish.STOP)
+            wish = Wish.DRAIN if self.signals == [signal.SIGINT] else Wish.STOP
+            is_drain = wish is Wish.DRAIN
+            self._progress.tell_once("Ctrl-C: the nodes drain; a second one stops them" if is_drain else "stopping")
+            yield EndAsked(wish)
         yield from self._answers(now)
         if now >= self._looked_at + LOOK_INTERVAL_S:
             self._look(now)
@@ -289,6 +297,17 @@ class Driver:
                 machine = group.machines.get(seat.bundle, "")
                 if machine in self._machines:
                     yield NodePlaced(node.number, self._machines[machine].address)
+
+    def _beat(self, now: float) -> Iterator[Observation]:
+        """Tell the actor of the run that this driver lives, and hear whether an operator has stopped the run."""
+        if self._beat_call is not None and ray.wait([self._beat_call], timeout=0)[0]:
+            with contextlib.suppress(RayError):
+                if ray.get(self._beat_call) == STOPPED:
+                    self._progress.tell_once("an operator has stopped the run")
+                    yield EndAsked(Wish.STOP)
+            self._beat_call = None
+        if self._beat_call is None and now >= self._beat_at + BEAT_INTERVAL_S:
+            self._beat_at, self._beat_call = now, self.run_actor.drive.remote(self.id)
 
     def _look(self, now: float) -> None:
         self._looked_at = now
@@ -319,9 +338,9 @@ class Driver:
         except ActorUnavailableError:
             self._end_call = self.run_actor.wait_end.remote()
         except RayError as error:
-            yield RunEnded(f"the actor of the run is gone: {cluster.explain_death(error)}")
+            yield RunIsOver(f"the actor of the run is gone: {cluster.explain_death(error)}")
         else:
-            yield RunEnded()
+            yield RunIsOver()
 
     def _take_answer(self, ref: Any, asked: _Call) -> Iterator[Observation]:
         node, start = asked.node, asked.start
@@ -368,8 +387,7 @@ class Driver:
             cluster.node_name(self.name, node, start),
             self._groups[seat.group],
             seat.bundle,
-            resources=request.bundle,
-            env=request.environment,
+            request.bundle,
         )
         started = actor.start.remote(node_process(request, self.launched, node), script_file(request))
         self._calls[started] = _Call(node, start, _Question.START)
@@ -412,8 +430,8 @@ class Driver:
         if first is not None:
             failed.sort(key=lambda node: f"infra rank {node.number} " not in f"{first.node} ")
         for node in failed[:1]:
-            lines = try_call(self._actors[node.number].tail, TAIL_LINES, timeout_s=TAIL_TIMEOUT_S) or []
-            path = self.launched.log_dir / f"node-{node.number}.log"
-            say(f"the last lines of {path} on {node.where}:")
-            for line in lines:
-                print(f"  {line}", file=sys.stderr)
+            words = try_call(self._actors[node.number].last_words, TAIL_LINES, timeout_s=TAIL_TIMEOUT_S)
+            if words is not None:
+                path, lines = words
+                say(f"the last lines of {path} on {node.where}:")
+                print("\n".join(f"  {line}" for line in lines), file=sys.stderr, flush=True)

@@ -1,12 +1,12 @@
 """The guard of a node: a process of its own that starts torchrun, and ends it if the actor of the node is gone.
 
-Ray ends an actor with SIGKILL, and its workers' workers live on: torchrun's workers are leaders of their own sessions. The
-guard is no child of Ray's: it left its parent and its session. It holds the actor's pidfd, so it knows of the actor's end
-at once, whatever ended it. When torchrun ends, the guard kills what torchrun has left, which it finds by a variable in
-their environment.
+Ray ends an actor with SIGKILL, and its workers' workers live on: torchrun's workers are leaders of their own sessions.
+The guard is no child of Ray's: it left its parent and its session. It holds the actor's pidfd, so it knows of the
+actor's end at once, whatever ended it. When torchrun ends, the guard kills what torchrun has left, which it finds by a
+variable in their environment.
 
-The actor starts it with the specification of the process on its standard input and two descriptors as arguments: its own
-pidfd, and a socket. Messages are JSON, one per datagram: `{"signal": 15}` from the actor; `{"started": pid}`,
+The actor starts it with the specification of the process on its standard input and two descriptors as arguments: its
+own pidfd, and a socket. Messages are JSON, one per datagram: `{"signal": 15}` from the actor; `{"started": pid}`,
 `{"failed": "why"}` or `{"exited": code}` from the guard.
 """
 
@@ -53,7 +53,8 @@ def guard_process(spec: Mapping[str, Any], actor_fd: int, control: socket.socket
     try:
         process = _start(spec)
     except OSError as error:
-        _tell(control, {"failed": f"{spec['command'][0]}: {error.strerror or error}"})
+        # Not always the command: it may be the log, or the directory.
+        _tell(control, {"failed": f"{error.filename or spec['command'][0]}: {error.strerror or error}"})
         return
     _tell(control, {"started": process.pid})
     code = _watch(process, actor_fd, control)
@@ -84,7 +85,7 @@ def _start(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             process_group=0,
-            preexec_fn=before_exec,
+            preexec_fn=before_exec,  # noqa: PLW1509 - The guard has no threads.
         )
 
 
@@ -113,7 +114,10 @@ def _watch(process: subprocess.Popen[bytes], actor_fd: int, control: socket.sock
 
 def _obey(process: subprocess.Popen[bytes], control: socket.socket) -> bool:
     """Send the signal that the actor asks for. False if the actor has hung up."""
-    data = control.recv(MAX_MESSAGE_BYTES)
+    try:
+        data = control.recv(MAX_MESSAGE_BYTES)
+    except ConnectionError:  # The actor has ended before it read what the guard told it.
+        return False
     if not data:
         return False
     process.send_signal(int(json.loads(data)["signal"]))

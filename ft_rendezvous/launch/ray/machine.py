@@ -82,7 +82,7 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeRefused:
-    """A machine cannot run the training, and no other could: the script is missing, for example."""
+    """A machine cannot run the training: the script is missing, for example."""
 
     node: int
     start: int
@@ -116,7 +116,7 @@ class NodeExited:
 
 
 @dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunIsOver:
     """The run is closed, or its store is gone."""
 
     reason: str = ""
@@ -144,7 +144,7 @@ Observation = (
     | NodeAnswered
     | NodeDied
     | NodeExited
-    | RunEnded
+    | RunIsOver
     | EndAsked
 )
 
@@ -210,6 +210,8 @@ class RayNode:
     code: int | None = None
     """How its newest torchrun exited."""
     reason: str = ""
+    told: Wish | None = None
+    """What its actor was told to do with torchrun."""
 
 
 @dataclass(slots=True)
@@ -221,25 +223,27 @@ class RayMachine:
     began_at: float
     pending_timeout_s: float | None = None
     knows_end: bool = True
-    """Whether `RunEnded` can come. With a store elsewhere, the nodes' exit codes say how the run ended."""
+    """Whether `RunIsOver` can come. With a store elsewhere, the nodes' exit codes say how the run ended."""
     nodes: list[RayNode] = field(init=False)
     is_over: bool = field(init=False, default=False)
     """The run has ended. No node starts any more."""
+    has_run: bool = field(init=False, default=False)
+    """Whether any node has ever run."""
     stop_by: float | None = field(init=False, default=None)
     end: RayEnd | None = field(init=False, default=None)
-    _wishes: set[Wish] = field(init=False, default_factory=set)
+    _wish: Wish | None = field(init=False, default=None)
     _end_reason: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         self.nodes = [RayNode(number, since=self.began_at) for number in range(self.node_count)]
 
     def adopt(self, node: int, start: int, now: float) -> None:
-        """An actor of an earlier driver lives. It answers or dies; until then it is suspect."""
+        """An actor of an earlier driver lives. It answers or dies; until then it counts as starting."""
         self._move(self.nodes[node], NodeState.STARTING, now)
         self.nodes[node].start, self.nodes[node].began_at = start, now
 
     def step(self, observations: Iterable[Observation], now: float) -> list[Action]:
-        """Take what was observed, and return what to do. After an `End`, nothing."""
+        """Take what was observed, and return what to do. After a `RayEnd`, nothing."""
         if self.end is not None:
             return []
         actions: list[Action] = []
@@ -248,27 +252,20 @@ class RayMachine:
             match each:
                 case NodePlaced():
                     placed[each.node] = each.machine
-                case RunEnded():
+                case RunIsOver():
                     self._end_run(each.reason, now)
                 case EndAsked():
-                    actions += self._wish(each.wish, now)
+                    self._note_wish(each.wish, now)
                 case NodeRefused():
-                    if self._is_current(each.node, each.start):
-                        self._leave(self.nodes[each.node], NodeState.FAILED, now, each.reason)
-                        self.end = RayEnd(RayOutcome.REFUSED, each.reason)
+                    self._refuse(each, now)
                 case _:
                     self._take(each, now)
         if self.end is None:
-            actions += self._start_placed(placed, now)
+            actions += self._tell_wish()
             self.end = self._decide_end(now)
+        if self.end is None:
+            actions += self._start_placed(placed, now)
         return [*actions, self.end] if self.end is not None else actions
-
-    def next_look_at(self, now: float) -> float | None:
-        """When the machine wants to be stepped although nothing was observed."""
-        due = [] if self.stop_by is None else [self.stop_by]
-        if self.pending_timeout_s is not None and self._is_short_of_nodes:
-            due.append(self.began_at + self.pending_timeout_s)
-        return max(now, min(due)) if due else None
 
     def count(self, *states: NodeState) -> int:
         return sum(node.state in states for node in self.nodes)
@@ -298,6 +295,13 @@ class RayMachine:
                 state = NodeState.FINISHED if seen.code == 0 else NodeState.FAILED
                 self._leave(node, state, now, f"torchrun exited {seen.code}")
 
+    def _refuse(self, seen: NodeRefused, now: float) -> None:
+        """A refusal ends a run that has not begun. Later, it is a failure of one node: a bad machine has come."""
+        if self._is_current(seen.node, seen.start):
+            self._leave(self.nodes[seen.node], NodeState.FAILED, now, seen.reason)
+            if not self.has_run:
+                self.end = RayEnd(RayOutcome.REFUSED, seen.reason)
+
     def _leave(self, node: RayNode, state: NodeState, now: float, reason: str) -> None:
         node.short_starts = node.short_starts + 1 if now - node.began_at < SHORT_S else 0
         node.reason = reason
@@ -307,6 +311,7 @@ class RayMachine:
         if state not in TRANSITIONS[node.state]:
             raise ProtocolBug(f"node {node.number} cannot go from {node.state} to {state}")
         node.state, node.since = state, now
+        self.has_run = self.has_run or state is NodeState.RUNNING
 
     # --- decisions ------------------------------------------------------------------------------------
 
@@ -315,28 +320,38 @@ class RayMachine:
         """Whether the run has never had enough nodes to begin."""
         return sum(node.start > 0 for node in self.nodes) < self.min_nodes
 
-    def _wish(self, wish: Wish, now: float) -> list[Action]:
-        if wish in self._wishes:
+    def _note_wish(self, wish: Wish, now: float) -> None:
+        if self._wish is Wish.STOP:
+            return  # Nothing is stronger.
+        self._wish = wish
+        if wish is Wish.STOP:
+            self._end_by(now + STOP_GRACE_S)
+
+    def _tell_wish(self) -> list[Action]:
+        """Tell every node once. An actor that is starting or out of reach passes on no signal, so it is told later."""
+        if self._wish is None:
             return []
-        self._wishes.add(wish)
-        living = [node for node in self.nodes if node.state in HAS_ACTOR]
-        if wish is Wish.DRAIN:
-            return [DrainNode(node.number, node.start) for node in living]
-        self.stop_by = now + STOP_GRACE_S
-        return [StopNode(node.number, node.start) for node in living]
+        action = DrainNode if self._wish is Wish.DRAIN else StopNode
+        listening = [node for node in self.nodes if node.state is NodeState.RUNNING and node.told is not self._wish]
+        for node in listening:
+            node.told = self._wish
+        return [action(node.number, node.start) for node in listening]
 
     def _end_run(self, reason: str, now: float) -> None:
         if not self.is_over:
             self.is_over, self._end_reason = True, reason
-            self.stop_by = min(self.stop_by or float("inf"), now + LEAVE_GRACE_S)
+            self._end_by(now + LEAVE_GRACE_S)
+
+    def _end_by(self, deadline: float) -> None:
+        self.stop_by = deadline if self.stop_by is None else min(self.stop_by, deadline)
 
     def _may_start(self, node: RayNode, now: float) -> bool:
-        if self.is_over or self._wishes or node.state not in WAITS_FOR_RAY or self._is_given_up(node):
+        if self.is_over or self._wish is not None or node.state not in WAITS_FOR_RAY or self.is_given_up(node):
             return False
         pause_s = RESTART_PAUSES_S[min(node.short_starts, len(RESTART_PAUSES_S) - 1)]
         return node.start == 0 or now >= node.since + pause_s
 
-    def _is_given_up(self, node: RayNode) -> bool:
+    def is_given_up(self, node: RayNode) -> bool:
         return node.short_starts >= MAX_SHORT_STARTS
 
     def _start_placed(self, placed: Mapping[int, str], now: float) -> list[Action]:
@@ -352,21 +367,24 @@ class RayMachine:
     def _decide_end(self, now: float) -> RayEnd | None:
         has_living = any(node.state in HAS_ACTOR for node in self.nodes)
         is_late = self.stop_by is not None and now >= self.stop_by
-        if self._wishes and (not has_living or is_late):
-            return RayEnd(RayOutcome.STOPPED, self._end_reason)
-        if self.is_over and (not has_living or is_late):
-            return RayEnd(RayOutcome.ENDED, self._end_reason)
-        if has_living or self._wishes or self.is_over:
+        if self._wish is not None or self.is_over:
+            if has_living and not is_late:
+                return None
+            return RayEnd(RayOutcome.ENDED if self._wish is None else RayOutcome.STOPPED, self._end_reason)
+        # A spare that runs alone cannot train: it does not stop the clock.
+        if self._is_short_of_nodes and self._is_pending_too_long(now):
+            return RayEnd(RayOutcome.PENDING_TOO_LONG)
+        if has_living:
             return None
-        if self.pending_timeout_s is not None and self._is_short_of_nodes:
-            if now >= self.began_at + self.pending_timeout_s:
-                return RayEnd(RayOutcome.PENDING_TOO_LONG)
-            return None
-        if not self.knows_end and self.count(NodeState.FINISHED):
-            return RayEnd(RayOutcome.ENDED)  # Without a store of our own, an exit code of 0 is all there is to know.
-        if all(node.state is NodeState.FINISHED or self._is_given_up(node) for node in self.nodes):
+        usable = sum(node.state is not NodeState.FINISHED and not self.is_given_up(node) for node in self.nodes)
+        if self.count(NodeState.FINISHED) and (usable < self.min_nodes or not self.knows_end):
+            return RayEnd(RayOutcome.ENDED)  # The exit code 0 says that the run has ended, before its store does.
+        if usable < self.min_nodes:
             return RayEnd(RayOutcome.NO_NODE_LEFT, "; ".join(_describe(node) for node in self.nodes if node.reason))
         return None
+
+    def _is_pending_too_long(self, now: float) -> bool:
+        return self.pending_timeout_s is not None and now >= self.began_at + self.pending_timeout_s
 
 
 def _describe(node: RayNode) -> str:

@@ -39,11 +39,11 @@ def _describe(name: str) -> list[tuple[str, str, str, str, str, str]]:
         for bundle in range(facts.size):
             node = str(bundle) if group == "min" else group.removeprefix("node-")
             machine = machines.get(facts.machines.get(bundle, ""), "")
-            state, start = "pending" if not (facts.is_placed and machine) else "placed", newest.get(node)
-            if start is not None:
-                actor = actors[f"node-{node}.{start}"]
+            state, last = "pending" if not (facts.is_placed and machine) else "placed", newest.get(node)
+            if last is not None:
+                actor = actors[f"node-{node}.{last}"]
                 state = try_call(actor.state, timeout_s=ANSWER_TIMEOUT_S) or "out of reach"
-            rows.append((name, store, node, "" if start is None else str(start), state, machine))
+            rows.append((name, store, node, "" if last is None else str(last), state, machine))
     return sorted(rows, key=lambda row: int(row[2])) or [(name, store, "", "", "no node", "")]
 
 
@@ -53,6 +53,8 @@ def stop_run(name: str, address: str) -> None:
         actors = cluster.find_actors(name)
         if not actors and not cluster.groups_of(name):
             raise ConfigError(f"there is no run {name} on this cluster: {_list(cluster.run_names())}")
+        if "run" in actors:
+            try_call(actors["run"].stop, timeout_s=ANSWER_TIMEOUT_S)
         nodes = [actor for rest, actor in actors.items() if rest.startswith("node-")]
         say(f"run {name}: stopping {len(nodes)} nodes")
         for actor in nodes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ft_rendezvous.launch.ray.machine import NodeState, RayMachine
+from ft_rendezvous.launch.ray.machine import NodeState, RayMachine, RayNode
 from ft_rendezvous.launch.ray.request import describe_resources
 
 INTERVAL_S = 10.0
@@ -14,7 +14,7 @@ NAMED_NODES = 8
 
 
 @dataclass(slots=True)
-class Progress:
+class NodeProgress:
     """Says each thing once."""
 
     machine: RayMachine
@@ -24,6 +24,13 @@ class Progress:
     """The resources of the cluster that nothing uses now."""
     _states: dict[int, NodeState] = field(init=False, default_factory=dict)
     _waiting_at: float = field(init=False, default=0.0)
+    _told: set[str] = field(init=False, default_factory=set)
+
+    def tell_once(self, text: str) -> None:
+        """Say this, unless it was said before."""
+        if text not in self._told:
+            self._told.add(text)
+            self.say(text)
 
     def tell(self, now: float) -> None:
         """Say what has changed, and from time to time who waits."""
@@ -34,18 +41,23 @@ class Progress:
                 has_detail = node.state in (NodeState.RUNNING, NodeState.LOST, NodeState.FAILED) and detail
                 self.say(f"node {node.number} is {node.state}" + (f": {detail}" if has_detail else ""))
         is_due = now >= self._waiting_at + INTERVAL_S and now >= self.machine.began_at + 1.0
-        if is_due and not self.machine.is_over and self.machine.count(NodeState.PENDING, NodeState.LOST):
+        if is_due and not self.machine.is_over and self._waiting():
             self._waiting_at = now
             self.say(self.describe_waiting(now))
 
+    def _waiting(self) -> list[RayNode]:
+        machine = self.machine
+        waits = (NodeState.PENDING, NodeState.LOST)
+        return [node for node in machine.nodes if node.state in waits and not machine.is_given_up(node)]
+
     def describe_waiting(self, now: float) -> str:
-        nodes = [node for node in self.machine.nodes if node.state in (NodeState.PENDING, NodeState.LOST)]
+        nodes = self._waiting()
         since_s = now - min(node.since for node in nodes)
         numbers = ", ".join(str(node.number) for node in nodes[:NAMED_NODES])
         numbers += " ..." if len(nodes) > NAMED_NODES else ""
         free = self.free()
         return (
-            f"waiting for Ray to place {len(nodes)} of {len(self.machine.nodes)} nodes ({numbers}) since {since_s:.0f} s:"
-            f" each needs {describe_resources(self.bundle)}, the cluster has "
+            f"waiting for Ray to place {len(nodes)} of {len(self.machine.nodes)} nodes ({numbers}) "
+            f"since {since_s:.0f} s: each needs {describe_resources(self.bundle)}, the cluster has "
             f"{describe_resources({name: free.get(name, 0.0) for name in self.bundle})} free"
         )

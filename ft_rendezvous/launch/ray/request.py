@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,8 +56,11 @@ class RayRequest:
             if not re.search(r":\d+$", self.store):
                 raise ConfigError(f"--store {self.store} is neither {HEAD}, {FIRST_NODE} nor HOST:PORT")
             parse_endpoint(self.store)
-        if self.cpus_per_node < 0 or self.gpus_per_node < 0:
-            raise ConfigError("--cpus-per-node and --gpus-per-node cannot be negative")
+        for name, amount in self.bundle.items():
+            if not 0 <= amount < math.inf:
+                raise ConfigError(f"a node cannot have {amount:g} {name}: use 0 or a positive number")
+        if self.pending_timeout_s is not None and not self.pending_timeout_s >= 0:
+            raise ConfigError(f"--pending-timeout {self.pending_timeout_s:g}: use 0 or a positive number of seconds")
         if not self.bundle:
             raise ConfigError("a node needs resources, or Ray cannot place it: give --cpus-per-node at least 1")
         self.environment  # noqa: B018 - Raises ConfigError.
@@ -67,7 +71,8 @@ class RayRequest:
         """MIN and MAX of nodes that train."""
         least, most = parse_nnodes(self.nnodes)
         if not 0 < least <= most:
-            raise ConfigError(f"--nnodes {self.nnodes}: MIN must be at least 1 and at most MAX: make it {most}:{least}")
+            advice = f"{max(1, min(least, most))}:{max(1, least, most)}"
+            raise ConfigError(f"--nnodes {self.nnodes}: MIN must be at least 1 and at most MAX: make it {advice}")
         return least, most
 
     @property
@@ -110,6 +115,7 @@ class RayRequest:
             max_restarts=self.max_restarts,
             conf=self.rdzv_conf,
             store=self.store if not self.has_own_store else BATCH_HOST,
+            port=self.port,
             log_dir=self.log_dir,
             torchrun=tuple(torchrun),
             ftr=tuple(ftr),
@@ -134,9 +140,12 @@ def parse_resources(text: str) -> dict[str, float]:
         return {}
     try:
         if text.lstrip().startswith("{"):
-            return {str(name): float(amount) for name, amount in json.loads(text).items()}
-        pairs = (part.partition("=") for part in text.split(","))
-        return {name.strip(): float(amount) for name, _, amount in pairs}
+            pairs = json.loads(text).items()
+        else:
+            pairs = [(name.strip(), amount) for name, _, amount in (part.partition("=") for part in text.split(","))]
+        if not all(name for name, _ in pairs):
+            raise ValueError("a resource has no name")
+        return {name: float(amount) for name, amount in pairs}
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"--resources {text}: write name=amount,name=amount, or JSON: {error}") from error
 
@@ -156,7 +165,8 @@ class RayNodeFacts:
 
     def fits(self, bundle: Mapping[str, float]) -> int:
         """How many such bundles this machine could hold."""
-        return int(min((self.resources.get(name, 0.0) / amount for name, amount in bundle.items()), default=0))
+        room = min((self.resources.get(name, 0.0) / amount for name, amount in bundle.items()), default=0.0)
+        return int(room + 1e-9)  # 7 / 0.07 is a little less than 100.
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.fold import apply_entry
 from ft_rendezvous.state.model.records import END_OF_RUN, SCHEMA_VERSION, RunStatus
 from ft_rendezvous.state.model.run_state import RunState
+from ft_rendezvous.state.model.version_one import RunStateOne, convert_state
 
 
 class SourceType(StrEnum):
@@ -48,8 +49,28 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     event: AnyEntry
 
 
+class _LineVersion(msgspec.Struct):
+    schema_version: int = SCHEMA_VERSION
+
+
+class _StateToldOne(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=StateTold.__name__):
+    state: RunStateOne
+
+
+class _EventOne(msgspec.Struct, frozen=True, kw_only=True):
+    """An `Event` of version 1."""
+
+    event_id: int
+    timestamp_ns: int
+    source_type: SourceType
+    ends_run_as: RunStatus | UnsetType = UNSET
+    event: journal.Entry | _StateToldOne
+
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)
+_version_decoder = msgspec.json.Decoder(_LineVersion)
+_decoder_one = msgspec.json.Decoder(_EventOne)
 _state_decoder = msgspec.json.Decoder(RunState)
 
 
@@ -117,8 +138,21 @@ def encode_line(event: Event) -> bytes:
 
 
 def decode_line(line: bytes) -> Event:
-    """Raises msgspec.MsgspecError for a line that is no event."""
-    return _decoder.decode(line)
+    """The event of a line, which becomes one of now if it is of an older version.
+
+    Raises msgspec.MsgspecError for a line that is no event.
+    """
+    if _version_decoder.decode(line).schema_version > 1:
+        return _decoder.decode(line)
+    old = _decoder_one.decode(line)
+    entry = StateTold(state=convert_state(old.event.state)) if isinstance(old.event, _StateToldOne) else old.event
+    return Event(
+        event_id=old.event_id,
+        timestamp_ns=old.timestamp_ns,
+        source_type=old.source_type,
+        ends_run_as=old.ends_run_as,
+        event=entry,
+    )
 
 
 def encode_state(state: RunState) -> bytes:

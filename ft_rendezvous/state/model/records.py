@@ -20,8 +20,9 @@ from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import AnyWhy, Verdict, VerdictKind
 from ft_rendezvous.errors import ProtocolBug
 
-SCHEMA_VERSION: Final = 1
-"""Of the records and of the events. A field that an older version does not have gets its default."""
+SCHEMA_VERSION: Final = 2
+"""Of the records and of the events. A new field with a default needs no new version. A field that is removed, renamed,
+or of another type does, and a conversion of what older versions wrote: see `version_one`."""
 
 
 class RunStatus(StrEnum):
@@ -199,7 +200,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     kind: NodeKind
     status: NodeStatus
     status_detail: str
-    group: int | None
+    group: int | None = None
     """The replica group that it trains in, or is to train in again; of a dead node, its last one. None: it is in no
     group, or the run has no groups."""
     group_rank: int | None

@@ -14,6 +14,7 @@ import msgspec
 from ft_rendezvous.errors import StateUnavailable
 from ft_rendezvous.state.model.events import decode_line
 from ft_rendezvous.state.model.records import SCHEMA_VERSION, Cycle, Node, Run
+from ft_rendezvous.state.model.version_one import CycleOne, convert_cycle
 from ft_rendezvous.state.read.sources import Picture
 
 T = TypeVar("T")
@@ -59,13 +60,16 @@ class HttpSource:
         self._last: Picture | None = None
 
     def look(self) -> Picture:
-        run = self._get(f"/runs/{self._run_id}", Run)
+        said = self._get(f"/runs/{self._run_id}", Run)
+        self._check_version(said)
+        # The records of an older server become those of now.
+        run = msgspec.structs.replace(said, schema_version=SCHEMA_VERSION)
         if self._last is not None and self._last.run.event_id == run.event_id:
             # Nothing has happened: the nodes are not read again.
             return msgspec.structs.replace(self._last, run=run)
         self._last = Picture(
             run=run,
-            cycles=self._get(f"/runs/{self._run_id}/cycles", list[Cycle]),
+            cycles=self._get_cycles(said.schema_version),
             nodes=self._get(f"/runs/{self._run_id}/nodes", list[Node]),
         )
         return self._last
@@ -99,9 +103,16 @@ class HttpSource:
             raise StateUnavailable(f"{self._address} knows of no run yet: try again in a moment")
         for run in runs:
             if name in (None, run.name, run.id):
+                self._check_version(run)
                 return quote(run.id, safe="")
         known = ", ".join(run.name for run in runs)
         raise StateUnavailable(f"{self._address} knows of no run {name!r}: there is {known}")
+
+    def _get_cycles(self, version: int) -> list[Cycle]:
+        path = f"/runs/{self._run_id}/cycles"
+        if version > 1:
+            return self._get(path, list[Cycle])
+        return [convert_cycle(cycle) for cycle in self._get(path, list[CycleOne])]
 
     def _get(self, path: str, kind: type[T]) -> T:
         try:
@@ -156,11 +167,18 @@ class HttpSource:
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
             version = 0
         if version > SCHEMA_VERSION:
-            return StateUnavailable(
-                f"{self._address} speaks schema version {version}, and this ft-rendezvous up to {SCHEMA_VERSION}: "
-                "use the version of the run"
-            )
+            return self._newer(version)
         return StateUnavailable(f"{self._address} does not answer as a state API does: {error}")
+
+    def _check_version(self, run: Run) -> None:
+        if run.schema_version > SCHEMA_VERSION:
+            raise self._newer(run.schema_version)
+
+    def _newer(self, version: int) -> StateUnavailable:
+        return StateUnavailable(
+            f"{self._address} speaks schema version {version}, and this ft-rendezvous up to {SCHEMA_VERSION}: "
+            "use the version of the run"
+        )
 
     def _gone(self, error: Exception) -> StateUnavailable:
         fact = "no answer" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
