@@ -137,12 +137,17 @@ def encode_line(event: Event) -> bytes:
     return _encoder.encode(event) + b"\n"
 
 
+def version_of(line: bytes) -> int:
+    """The schema version of a line, whatever else is in it. Raises msgspec.MsgspecError if it is no JSON object."""
+    return _version_decoder.decode(line).schema_version
+
+
 def decode_line(line: bytes) -> Event:
     """The event of a line, which becomes one of now if it is of an older version.
 
     Raises msgspec.MsgspecError for a line that is no event.
     """
-    if _version_decoder.decode(line).schema_version > 1:
+    if version_of(line) > 1:
         return _decoder.decode(line)
     old = _decoder_one.decode(line)
     entry = StateTold(state=convert_state(old.event.state)) if isinstance(old.event, _StateToldOne) else old.event

@@ -17,7 +17,7 @@ import msgspec
 from ft_rendezvous.core.model import Verdict
 from ft_rendezvous.errors import ProtocolBug, StateUnavailable
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.events import Event, StateTold, decode_line, take_event
+from ft_rendezvous.state.model.events import Event, StateTold, decode_line, take_event, version_of
 from ft_rendezvous.state.model.records import SCHEMA_VERSION
 from ft_rendezvous.state.model.run_state import RunState
 from ft_rendezvous.state.model.view import has_vanished, view_cycles, view_nodes, view_run
@@ -63,10 +63,6 @@ class LoggedEvent(NamedTuple):
 
     event: Event
     line: bytes
-
-
-class _LineVersion(msgspec.Struct):
-    schema_version: int
 
 
 class EventLogReader:
@@ -331,7 +327,7 @@ def follow_log(
 
 def _version_of(line: bytes) -> int:
     try:
-        return msgspec.json.decode(line, type=_LineVersion).schema_version
+        return version_of(line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return 0
 
