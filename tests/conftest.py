@@ -24,6 +24,7 @@ settings.load_profile("ft")
 
 
 SLURM_TESTS = "tests/slurm/"
+RAY_TESTS = "tests/ray/"
 
 SLOW_TESTS = (
     SLURM_TESTS,
@@ -41,7 +42,7 @@ SLOW_TESTS = (
     "tests/worker/test_example.py",
     "tests/host/test_lighthouse.py",
     "tests/torchft/",
-    "tests/ray/",
+    RAY_TESTS,
     # Connections that fall silent: these tests wait for leases.
     "tests/contract/test_broken_connections.py",
     "tests/host/test_side_call.py::test_a_run_is_closed_with_its_verdict_although_the_file_cannot_be_written",
@@ -76,7 +77,7 @@ SMALL_TESTS = ("tests/test_architecture.py", "tests/test_docs.py", "tests/config
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.nodeid.startswith(SLURM_TESTS))
+    items.sort(key=lambda item: item.nodeid.startswith(SLURM_TESTS) - item.nodeid.startswith(RAY_TESTS))
     for item in items:
         if item.nodeid.startswith(SLOW_TESTS):
             item.add_marker(pytest.mark.slow)
@@ -86,7 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Give each test to the next free process, but all tests of the SLURM cluster to one process, at the end.
 
-    There is one cluster, and its six nodes leave little of a small machine for other tests. Small tests are handed out
+    There is one cluster, and its six nodes leave little of a small machine for other tests. The tests of the Ray cluster
+    are in one process, too, and begin first, because they take long. Small tests are handed out
     together: to hand one out takes longer than to run it.
     """
     config.option.loadscopereorder = False
@@ -94,8 +96,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     class OneClusterScheduling(LoadScopeScheduling):
         # Not by the xdist_group mark, which xdist 3.8 loses with pytest 9.2.
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(SLURM_TESTS):
-                return SLURM_TESTS
+            if nodeid.startswith((SLURM_TESTS, RAY_TESTS)):
+                return SLURM_TESTS if nodeid.startswith(SLURM_TESTS) else RAY_TESTS
             return nodeid.partition("[")[0] if nodeid.startswith(SMALL_TESTS) else nodeid
 
     return OneClusterScheduling(config, log)

@@ -28,6 +28,8 @@ RESTART_PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0)
 """How long to wait before a node is started again, by its short starts in a row."""
 STOP_GRACE_S = 60.0
 """How long nodes may take to end after they were asked to. Torch gives workers 30 s, and then kills them."""
+LATE_S = 10.0
+"""A node that has not ended so long after the run is told to. It came too late: it waits for a store that is gone."""
 LEAVE_GRACE_S = 120.0
 """How long nodes may take to end after the run has. The same as in the other launchers."""
 
@@ -225,8 +227,8 @@ class RayMachine:
     knows_end: bool = True
     """Whether `RunIsOver` can come. With a store elsewhere, the nodes' exit codes say how the run ended."""
     nodes: list[RayNode] = field(init=False)
-    is_over: bool = field(init=False, default=False)
-    """The run has ended. No node starts any more."""
+    over_at: float | None = field(init=False, default=None)
+    """When the run ended. After that, no node starts."""
     has_run: bool = field(init=False, default=False)
     """Whether any node has ever run."""
     stop_by: float | None = field(init=False, default=None)
@@ -261,11 +263,15 @@ class RayMachine:
                 case _:
                     self._take(each, now)
         if self.end is None:
-            actions += self._tell_wish()
+            actions += self._tell_wish(now)
             self.end = self._decide_end(now)
         if self.end is None:
             actions += self._start_placed(placed, now)
         return [*actions, self.end] if self.end is not None else actions
+
+    @property
+    def is_over(self) -> bool:
+        return self.over_at is not None
 
     def count(self, *states: NodeState) -> int:
         return sum(node.state in states for node in self.nodes)
@@ -327,19 +333,20 @@ class RayMachine:
         if wish is Wish.STOP:
             self._end_by(now + STOP_GRACE_S)
 
-    def _tell_wish(self) -> list[Action]:
+    def _tell_wish(self, now: float) -> list[Action]:
         """Tell every node once. An actor that is starting or out of reach passes on no signal, so it is told later."""
-        if self._wish is None:
+        wish = Wish.STOP if self.over_at is not None and now >= self.over_at + LATE_S else self._wish
+        if wish is None:
             return []
-        action = DrainNode if self._wish is Wish.DRAIN else StopNode
-        listening = [node for node in self.nodes if node.state is NodeState.RUNNING and node.told is not self._wish]
+        action = DrainNode if wish is Wish.DRAIN else StopNode
+        listening = [node for node in self.nodes if node.state is NodeState.RUNNING and node.told is not wish]
         for node in listening:
-            node.told = self._wish
+            node.told = wish
         return [action(node.number, node.start) for node in listening]
 
     def _end_run(self, reason: str, now: float) -> None:
         if not self.is_over:
-            self.is_over, self._end_reason = True, reason
+            self.over_at, self._end_reason = now, reason
             self._end_by(now + LEAVE_GRACE_S)
 
     def _end_by(self, deadline: float) -> None:

@@ -14,6 +14,7 @@ from ft_rendezvous.errors import ProtocolBug
 from ft_rendezvous.launch.ray import machine as machine_module
 from ft_rendezvous.launch.ray.machine import (
     HAS_ACTOR,
+    LATE_S,
     LEAVE_GRACE_S,
     MAX_SHORT_STARTS,
     RESTART_PAUSES_S,
@@ -105,7 +106,6 @@ SEEN: dict[str, Observation] = {
 }
 
 ENDED, STOPPED = RayEnd(RayOutcome.ENDED, "why"), RayEnd(RayOutcome.STOPPED)
-REFUSED = RayEnd(RayOutcome.REFUSED, "why")
 DRAIN_1, STOP_1 = DrainNode(0, 1), StopNode(0, 1)
 
 # The machine has another node that runs, and of which nothing is seen: so nothing but a wish or an end is said of it.
@@ -126,7 +126,7 @@ TABLE: dict[NodeState, dict[str, tuple[NodeState, list[Action]]]] = {
     STARTING: {
         "placed": (STARTING, []),
         "started": (RUNNING, []),
-        "refused": (FAILED, [REFUSED]),
+        "refused": (FAILED, []),
         "unavailable": (STARTING, []),
         "answered": (RUNNING, []),
         "died": (LOST, []),
@@ -139,7 +139,7 @@ TABLE: dict[NodeState, dict[str, tuple[NodeState, list[Action]]]] = {
     RUNNING: {
         "placed": (RUNNING, []),
         "started": (RUNNING, []),
-        "refused": (FAILED, [REFUSED]),
+        "refused": (FAILED, []),
         "unavailable": (SUSPECT, []),
         "answered": (RUNNING, []),
         "died": (LOST, []),
@@ -152,7 +152,7 @@ TABLE: dict[NodeState, dict[str, tuple[NodeState, list[Action]]]] = {
     SUSPECT: {
         "placed": (SUSPECT, []),
         "started": (RUNNING, []),
-        "refused": (FAILED, [REFUSED]),
+        "refused": (FAILED, []),
         "unavailable": (SUSPECT, []),
         "answered": (RUNNING, []),
         "died": (LOST, []),
@@ -375,12 +375,20 @@ def test_an_actor_is_adopted_once() -> None:
 # --- ends ---------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_ends_the_run() -> None:
+def test_a_refusal_ends_a_run_that_has_not_begun() -> None:
     machine = new_machine(1, 2)
     machine.step(placed(0, 1), BEGIN)
     refusal = NodeRefused(1, 1, "there is no train.py on b")
-    assert machine.step([*started(0), refusal], BEGIN + 1) == [RayEnd(RayOutcome.REFUSED, "there is no train.py on b")]
+    assert machine.step([refusal], BEGIN + 1) == [RayEnd(RayOutcome.REFUSED, "there is no train.py on b")]
     assert machine.step([*placed(0, 1), RunIsOver()], BEGIN + 2) == []
+
+
+def test_a_refusal_in_a_run_that_trains_is_a_failure_of_one_node() -> None:
+    machine = new_machine(1, 2)
+    machine.step(placed(0, 1), BEGIN)
+    machine.step(started(0), BEGIN + 1)
+    assert machine.step([NodeRefused(1, 1, "a bad machine has come")], BEGIN + 1) == []
+    assert states(machine) == [RUNNING, FAILED]
 
 
 def test_a_run_that_has_ended_waits_for_its_nodes() -> None:
@@ -401,6 +409,8 @@ def test_a_node_that_hangs_after_the_end_does_not_hold_it_up() -> None:
     machine = running_machine(2, 2)
     machine.step([RunIsOver("closed"), NodeExited(0, 1, 0)], BEGIN)
     assert machine.stop_by == BEGIN + LEAVE_GRACE_S
+    assert machine.step([], BEGIN + LATE_S - 0.1) == []
+    assert machine.step([], BEGIN + LATE_S) == [StopNode(1, 1)], "it waits for a store that is gone"
     assert machine.step([], BEGIN + LEAVE_GRACE_S - 0.1) == []
     assert machine.step([], BEGIN + LEAVE_GRACE_S) == [RayEnd(RayOutcome.ENDED, "closed")]
 

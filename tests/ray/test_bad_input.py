@@ -1,0 +1,71 @@
+"""What cannot work is told in one line, with the next step, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.launch.local import free_port
+from ft_rendezvous.launch.ray import cluster
+from tests.ray.conftest import Start
+from tests.ray.ray_cluster import WORKER, RayCluster, RayCommand
+
+MISUSED = 2
+
+
+def assert_refused(run: RayCommand, message: str) -> None:
+    assert run.wait_exit() == MISUSED, run.explain()
+    assert "Traceback" not in run.output
+    assert message in run.output.splitlines()[-1], run.output
+
+
+def test_what_the_cluster_cannot_hold_is_refused(ray_cluster: RayCluster, start: Start) -> None:
+    ray_cluster.add(1)
+    assert_refused(
+        start("--nnodes", "3"),
+        "3 nodes with 1 CPU each do not fit: the cluster holds 1 with SPREAD; ask for less, or wait for machines with "
+        "--pending-timeout",
+    )
+    assert_refused(
+        start("--cpus-per-node", "4", "--resources", "tpu=2"),
+        "no machine of the cluster has 4 CPU, 2 tpu: the largest have 1 CPU, 0 tpu; ask for less per node",
+    )
+    assert_refused(start("--nnodes", "3", "--pending-timeout", "3"), "--pending-timeout is over")
+
+
+def test_a_script_that_the_nodes_do_not_have_is_refused(ray_cluster: RayCluster, tmp_path: Path, start: Start) -> None:
+    ray_cluster.add(1)
+    (tmp_path / "job").mkdir()
+    words = ("--address", ray_cluster.address, "--log-dir", tmp_path / "job" / "logs", "--", "no_such_script.py")
+    assert_refused(RayCommand(ray_cluster, tmp_path / "job", words), "the script no_such_script.py does not exist in")
+    assert callable(start), "which looks for what is left"
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (f"127.0.0.9:{free_port()}", "no Ray cluster answers at 127.0.0.9:"),
+        ("ray://127.0.0.9:10001", "is Ray Client: start the launcher inside, with `ray job submit"),
+        ("nowhere", "--address nowhere is not HOST:PORT"),
+    ],
+)
+def test_an_address_without_a_cluster_is_refused(
+    ray_cluster: RayCluster, tmp_path: Path, address: str, message: str
+) -> None:
+    assert_refused(RayCommand(ray_cluster, tmp_path, ("--address", address, "--", WORKER)), message)
+
+
+def test_a_cluster_with_other_versions_is_refused(monkeypatch: pytest.MonkeyPatch, ray_cluster: RayCluster) -> None:
+    """Ray itself compares versions, and raises this."""
+
+    def init(**_: object) -> None:
+        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.1\nThis process ...")
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    with (
+        pytest.raises(ConfigError, match=r"Version mismatch.*use its versions of Python and Ray"),
+        cluster.connected(ray_cluster.address),
+    ):
+        pass
