@@ -87,9 +87,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Give each test to the next free process, but all tests of the SLURM cluster to one process, at the end.
 
-    There is one cluster, and its six nodes leave little of a small machine for other tests. The tests of the Ray cluster
-    are in one process, too, and begin first, because they take long. Small tests are handed out
-    together: to hand one out takes longer than to run it.
+    There is one cluster, and its six nodes leave little of a small machine for other tests. The tests of the Ray
+    cluster are in one process, too, and begin first, because they take long. Small tests are handed out together: to
+    hand one out takes longer than to run it.
     """
     config.option.loadscopereorder = False
 

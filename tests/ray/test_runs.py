@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
+from pathlib import Path
 
 import ray
 
 from tests.ray.conftest import Start
-from tests.ray.ray_cluster import RayCluster, connected
+from tests.ray.ray_cluster import RayCluster, RayCommand, connected
 from tests.support.waiting import wait_until
 
 
@@ -161,12 +163,23 @@ def test_an_operator_looks_at_a_run_and_stops_it(ray_cluster: RayCluster, start:
     run.wait_trained(world=1)
     status = run.also("status", "job", "--address", ray_cluster.address)
     assert status.returncode == 0, status.stderr
-    rows = [line.split() for line in status.stdout.splitlines() if line.strip().startswith("job")]
-    assert [(row[2], row[4]) for row in rows if row[4] == "running"] == [("0", "running")], status.stdout
-    assert any("pending" in row for row in rows), status.stdout
+    assert re.search(r"job +127\.0\.0\.9:\d+ +0 +1 +running +127\.0\.0\.\d+", status.stdout), status.stdout
+    assert re.search(r"job +127\.0\.0\.9:\d+ +1 +pending", status.stdout), status.stdout
     stop = run.also("stop", "job", "--address", ray_cluster.address)
     assert stop.returncode == 0, stop.stderr
     assert "run job has been stopped and removed" in stop.stderr
     assert run.wait_exit() != 0, run.explain()
     gone = run.also("status", "job", "--address", ray_cluster.address)
     assert (gone.returncode, "there is no run job on this cluster: it has none" in gone.stderr) == (2, True)
+
+
+def test_nodes_run_in_a_copy_of_a_directory(ray_cluster: RayCluster, tmp_path: Path, start: Start) -> None:
+    ray_cluster.add(1)
+    place = tmp_path / "code"
+    place.mkdir()
+    (place / "hello.py").write_text("import os; print('hello from', os.getcwd())\n")
+    words = ("--address", ray_cluster.address, "--log-dir", place / "logs", "--runtime-env", '{"working_dir": "."}')
+    run = RayCommand(ray_cluster, place, (*words, "--", "hello.py"))
+    assert run.wait_exit() == 0, run.explain()
+    assert re.search("hello from .*/working_dir_files/", run.node_log(0)), run.node_log(0)
+    assert callable(start), "which looks for what is left"
