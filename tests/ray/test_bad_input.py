@@ -63,7 +63,7 @@ def test_a_cluster_with_other_versions_is_refused(monkeypatch: pytest.MonkeyPatc
     def init(**_: object) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.1\nThis process ...")
 
-    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr("ray.init", init)
     with (
         pytest.raises(ConfigError, match=r"Version mismatch.*use its versions of Python and Ray"),
         cluster.connected(ray_cluster.address),
