@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.launch.local import free_port
 from ft_rendezvous.launch.ray import cluster
 from tests.ray.conftest import Start
 from tests.ray.ray_cluster import WORKER, RayCluster, RayCommand
@@ -46,7 +45,7 @@ def test_a_script_that_the_nodes_do_not_have_is_refused(ray_cluster: RayCluster,
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        (f"127.0.0.9:{free_port()}", "no Ray cluster answers at 127.0.0.9:"),
+        ("127.0.0.9:1", "no Ray cluster answers at 127.0.0.9:"),
         ("ray://127.0.0.9:10001", "is Ray Client: start the launcher inside, with `ray job submit"),
         ("nowhere", "--address nowhere is not HOST:PORT"),
     ],
