@@ -93,6 +93,11 @@ class RayCluster:
                         found.append(int(entry.name))
         return found
 
+    def torchruns_under(self, raylet: int) -> list[int]:
+        """Live processes of our own that came from this raylet."""
+        found = carriers(f"RAY_RAYLET_PID={raylet}")
+        return [pid for pid, command in found if any(word in command for word in OURS)]
+
     def assert_nothing_is_left(self) -> None:
         """No process, no actor and no placement group of any run."""
         wait_until("no process of a run lives", lambda: not self.processes(), 30.0, self._describe_left)

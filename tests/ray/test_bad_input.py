@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch.ray import cluster
 from tests.ray.conftest import Start
 from tests.ray.ray_cluster import WORKER, RayCluster, RayCommand
+from tests.support.waiting import wait_until
 
 MISUSED = 2
 
@@ -32,6 +34,28 @@ def test_what_the_cluster_cannot_hold_is_refused(ray_cluster: RayCluster, start:
         "no machine of the cluster has 4 CPU, 2 tpu: the largest have 1 CPU, 0 tpu; ask for less per node",
     )
     assert_refused(start("--nnodes", "3", "--pending-timeout", "3"), "--pending-timeout is over")
+
+
+def test_a_port_that_is_taken_is_refused(ray_cluster: RayCluster, start: Start) -> None:
+    ray_cluster.add(1)
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert_refused(start("--port", str(port)), f"port {port} is taken on this machine")
+
+
+def test_of_two_runs_with_one_name_the_first_lives(ray_cluster: RayCluster, start: Start) -> None:
+    ray_cluster.add(1)
+    runs = [start(), start()]
+    loser = wait_until(
+        "one has ended", lambda: next((run for run in runs if run.process.poll() is not None), None), 60.0
+    )
+    (winner,) = (run for run in runs if run is not loser)
+    assert_refused(loser, "choose another --name")
+    winner.wait_trained()
+    (winner.folder / "done").touch()
+    assert winner.wait_exit() == 0, winner.explain()
 
 
 def test_a_script_that_the_nodes_do_not_have_is_refused(ray_cluster: RayCluster, tmp_path: Path, start: Start) -> None:

@@ -65,6 +65,23 @@ def test_losses_are_survived_and_the_run_gets_its_machines_back(ray_cluster: Ray
     assert f"run job succeeded in cycle {cycle}" in run.output
 
 
+def test_a_raylet_that_is_killed_alone_leaves_no_torchrun(ray_cluster: RayCluster, start: Start) -> None:
+    """Ray leaves torchrun and its workers behind. The guard does not."""
+    ray_cluster.add(2)
+    run = start("--nnodes", "1", "--spares", "1")
+    cycle = run.wait_trained(world=1)
+    lost = run.ranks(cycle, world=1)[0]
+    machine = run.machine_of(lost)
+    raylet = ray_cluster.raylet_pid(machine)
+    assert ray_cluster.torchruns_under(raylet)
+    os.kill(raylet, signal.SIGKILL)
+    wait_until("its torchrun has ended", lambda: not ray_cluster.torchruns_under(raylet), 60.0, run.explain)
+    assert run.ranks(run.wait_trained(after=cycle, world=1), world=1)[0] != lost
+    ray_cluster.lose(machine)
+    (run.folder / "done").touch()
+    assert run.wait_exit() == 0, run.explain()
+
+
 def test_a_driver_may_die_and_the_same_command_goes_on(ray_cluster: RayCluster, start: Start) -> None:
     ray_cluster.add(2)
     words = ("--nnodes", "2")
@@ -144,7 +161,7 @@ def test_a_script_that_fails_for_good_is_shown_with_its_own_error(ray_cluster: R
 
 def test_ctrl_c_drains_and_a_second_one_stops(ray_cluster: RayCluster, start: Start) -> None:
     ray_cluster.add(2)
-    drained = start("--nnodes", "1", train=("--on-usr1", "end"), name="drained")
+    drained = start("--nnodes", "1", "--store", "first-node", train=("--on-usr1", "end"), name="drained")
     stopped = start("--nnodes", "1", train=("--on-usr1", "tell"), name="stopped")
     drained.wait_trained(world=1)
     stopped.wait_trained(world=1)

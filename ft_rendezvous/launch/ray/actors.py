@@ -24,6 +24,7 @@ from ft_rendezvous.agent.processes import open_pidfd
 from ft_rendezvous.launch.local import free_port
 from ft_rendezvous.launch.ray.guard import MAX_MESSAGE_BYTES
 from ft_rendezvous.launch.runner import read_verdict
+from ft_rendezvous.store.raw_client import Found, probe
 
 PYTHON = "python"
 """Stands for this interpreter at the beginning of a command: Ray's processes have no PATH of ours."""
@@ -34,6 +35,12 @@ DRIVER_LEASE_S = 15.0
 """A driver that has not been heard of for so long is gone, and another may go on with the run."""
 STOPPED = "stopped"
 """The answer to a driver whose run an operator has stopped."""
+WAIT_S = 20.0
+"""How long one question for the end of a process waits."""
+LISTEN_TIMEOUT_S = 90.0
+"""How long a store may take to listen. It imports torch."""
+LISTEN_POLL_S = 0.1
+TAIL_LINES = 5
 TAIL_BYTES = 65536
 
 
@@ -137,12 +144,13 @@ class NodeActor:
             return {"refusal": f"torchrun could not be started on {where}: {error}"}
         return {"where": where, "pid": str(self._process.pid)}
 
-    def wait(self) -> int:
-        """The exit code of torchrun, once it has ended."""
+    def wait(self) -> int | None:
+        """The exit code of torchrun. None if it has not ended within a while: then the driver asks again.
+
+        A call takes one of the actor's few threads, and a driver that has died cannot end its calls.
+        """
         assert self._process is not None
-        code = self._process.wait()
-        assert code is not None
-        return code
+        return self._process.wait(WAIT_S)
 
     def send_signal(self, signum: int) -> None:
         if self._process is not None:
@@ -189,11 +197,12 @@ def tail(path: Path, lines: int) -> list[str]:
 class RunActor:
     """The run itself: what was asked for, who drives it, and its store, if that is on this machine."""
 
-    def __init__(self, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, manifest: Mapping[str, Any], driver: str) -> None:
+        """It is this driver's from its first moment on."""
         self._manifest = dict(manifest)
         self._store: GuardedProcess | None = None
         self._lock = threading.Lock()
-        self._driver, self._heard_at = "", 0.0
+        self._driver, self._heard_at = driver, time.monotonic()
         self._is_stopped = False
 
     def manifest(self) -> dict[str, Any]:
@@ -226,23 +235,29 @@ class RunActor:
         """A port of this machine that no process has now."""
         return free_port()
 
-    def serve(self, spec: ProcessSpec) -> str:
-        """Host the run's store. Returns why that cannot be, or nothing."""
+    def serve(self, spec: ProcessSpec, addr: str, port: int) -> str:
+        """Host the run's store, and wait until it listens. Returns why that cannot be, or nothing."""
         try:
             self._store = GuardedProcess(spec)
         except OSError as error:
             return f"the store could not be started: {error}"
-        return ""
+        deadline = time.monotonic() + LISTEN_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._store.wait(LISTEN_POLL_S) is not None:
+                last = "; ".join(tail(Path(spec.log), TAIL_LINES))
+                return f"the store has ended at its start, with exit code {self._store.code}: {last}"
+            if probe(addr, port) is Found.STORE:
+                return ""
+        return f"the store does not listen at {addr}:{port} after {LISTEN_TIMEOUT_S:g} s: see {spec.log}"
 
     def put(self, facts: Mapping[str, Any]) -> None:
         """Note what a later driver must know."""
         self._manifest.update(facts)
 
     def wait_end(self) -> int | None:
-        """The exit code of the store, once the run is over."""
-        if self._store is None:
-            return None
-        return self._store.wait()
+        """The exit code of the store. None if it has not ended within a while: then the driver asks again."""
+        assert self._store is not None
+        return self._store.wait(WAIT_S)
 
     def stop_store(self) -> None:
         if self._store is not None:

@@ -19,7 +19,7 @@ from ft_rendezvous.launch.ray.request import RayNodeFacts
 
 try:
     import ray
-    from ray.exceptions import RayActorError, RayError
+    from ray.exceptions import RayError
     from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 except ImportError as error:
@@ -28,6 +28,8 @@ except ImportError as error:
 NAMESPACE = "ftr"
 """All runs are in one namespace of Ray, so that any driver finds them."""
 PROBE_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 600.0
+"""How long the first actor may take to start: Ray may install packages for it."""
 CALL_TIMEOUT_S = 30.0
 CONCURRENT_CALLS = 8
 """Calls that one actor answers at the same time. One of them waits for the end of torchrun."""
@@ -147,7 +149,9 @@ def groups_of(name: str) -> dict[str, GroupFacts]:
         prefix, _, group = str(facts["name"]).partition("/")
         if prefix == name and group and facts["state"] != "REMOVED":
             placed = {int(index): str(machine) for index, machine in facts["bundles_to_node_id"].items() if machine}
-            found[group] = GroupFacts(id_, len(facts["bundles"]), facts["state"] == "CREATED", placed)
+            # If a machine is lost, the other bundles of its group keep their places.
+            is_placed = facts["state"] in ("CREATED", "RESCHEDULING")
+            found[group] = GroupFacts(id_, len(facts["bundles"]), is_placed, placed)
     return found
 
 
@@ -178,8 +182,8 @@ def start_node_actor(name: str, group: GroupFacts, bundle: int, resources: Mappi
     return ray.remote(NodeActor).options(**options).remote()
 
 
-def start_run_actor(name: str, manifest: Mapping[str, Any], machine: str) -> Any:
-    """Start the actor of the run on this machine. Raises ConfigError if a run has this name."""
+def start_run_actor(name: str, manifest: Mapping[str, Any], driver: str, machine: str) -> Any:
+    """Start the actor of the run on this machine. Raises ConfigError if a run has this name, or RayError."""
     options = {
         "name": f"{name}/run",
         "namespace": NAMESPACE,
@@ -189,13 +193,9 @@ def start_run_actor(name: str, manifest: Mapping[str, Any], machine: str) -> Any
         "scheduling_strategy": NodeAffinitySchedulingStrategy(machine, soft=False),
     }
     try:
-        actor = ray.remote(RunActor).options(**options).remote(dict(manifest))
-        call(actor.manifest)
+        return ray.remote(RunActor).options(**options).remote(dict(manifest), driver)
     except ValueError as error:
         raise ConfigError(f"a run with the name {name} has just been started: choose another --name") from error
-    except RayActorError as error:
-        raise ConfigError(f"an actor cannot start on the cluster: {explain_death(error)}") from error
-    return actor
 
 
 def find_actors(name: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ the run.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shlex
@@ -54,10 +53,9 @@ from ft_rendezvous.launch.ray.machine import (
     StopNode,
     Wish,
 )
-from ft_rendezvous.launch.ray.progress import NodeProgress
+from ft_rendezvous.launch.ray.progress import NodeProgress, say
 from ft_rendezvous.launch.ray.request import FIRST_NODE, RayNodeFacts, RayRequest, decide_spreading, describe_resources
-from ft_rendezvous.launch.run_end import RunEnd
-from ft_rendezvous.launch.runner import say
+from ft_rendezvous.launch.run_end import FAILED, RunEnd
 
 import ray  # isort: skip - After `cluster`, which says what to do if there is no Ray.
 from ray.exceptions import ActorUnavailableError, RayError  # isort: skip
@@ -110,6 +108,8 @@ class Driver:
     launched: LaunchedRun = field(init=False)
     run_actor: Any = field(init=False, default=None)
     signals: list[int] = field(init=False, default_factory=list)
+    _is_owner: bool = field(init=False, default=False)
+    """Whether this driver has made what the cluster has of the run."""
     _progress: NodeProgress = field(init=False)
     _seats: list[BundleSeat] = field(init=False)
     _actors: dict[int, Any] = field(init=False, default_factory=dict)
@@ -117,6 +117,7 @@ class Driver:
     _asks_again: dict[tuple[int, int], float] = field(init=False, default_factory=dict)
     """When to ask an actor again that was out of reach, by node and start."""
     _end_call: Any = field(init=False, default=None)
+    _asks_end_at: float | None = field(init=False, default=None)
     _beat_call: Any = field(init=False, default=None)
     _beat_at: float = field(init=False, default=float("-inf"))
     _looked_at: float = field(init=False, default=float("-inf"))
@@ -137,9 +138,17 @@ class Driver:
 
     def run(self) -> RunEnd:
         with on_signals(self._receive, ENDING_SIGNALS):
-            self._begin_or_adopt()
             try:
-                return self._finish(self._loop())
+                self._begin_or_adopt()
+                end = self._loop()
+            except RayError as error:
+                # The run may live: only an end that was decided removes it.
+                raise ConfigError(
+                    f"Ray does not answer as it should: {cluster.explain_death(error)}; if the cluster lives, training "
+                    f"goes on: repeat the command with --name {self.name}, or end it with `ftr ray stop {self.name}`"
+                ) from error
+            try:
+                return self._finish(end)
             finally:
                 cluster.remove_run(self.name)
 
@@ -149,36 +158,37 @@ class Driver:
     # --- the beginning --------------------------------------------------------------------------------
 
     def _begin_or_adopt(self) -> None:
+        """Go on with a run of this name, or start one. Removes nothing that this driver has not made."""
         actors = cluster.find_actors(self.name)
         self.run_actor = actors.get("run")
-        manifest = None if self.run_actor is None else try_call(self.run_actor.manifest)
-        if manifest is not None:
-            self._claim()
-            if manifest["request"] != self.request.describe():
-                call(self.run_actor.release, self.id)
-                raise ConfigError(
-                    f"run {self.name} is there, with other options: repeat its own command, end it with "
-                    f"`ftr ray stop {self.name}`, or choose another --name"
-                )
-        if manifest is not None and "endpoint" in manifest:
-            self._adopt(manifest, actors)
-            return
-        if actors or cluster.groups_of(self.name):
-            say(f"removing what an earlier run {self.name} has left")
-            cluster.remove_run(self.name)
-        try:
+        stop = f"end it with `ftr ray stop {self.name}`, or choose another --name"
+        if self.run_actor is None and (actors or cluster.groups_of(self.name)):
+            raise ConfigError(f"something of an earlier run {self.name} is left: {stop}")
+        if self.run_actor is None:
             self._begin()
-        except BaseException:
-            cluster.remove_run(self.name)
-            raise
-
-    def _claim(self) -> None:
+            return
+        manifest = try_call(self.run_actor.manifest)
+        if manifest is None:
+            raise ConfigError(f"run {self.name} is there, and its actor does not answer: try again later, {stop}")
         driver = call(self.run_actor.drive, self.id)
         if driver != self.id:
             raise ConfigError(
                 f"run {self.name} is driven by another process ({driver}): look at it with "
-                f"`ftr ray status {self.name}`, end it with `ftr ray stop {self.name}`, or choose another --name"
+                f"`ftr ray status {self.name}`, {stop}"
             )
+        problem = ""
+        if manifest["request"] != self._described():
+            problem = f"run {self.name} is there, with other options: repeat its own command, {stop}"
+        elif "endpoint" not in manifest:
+            problem = f"run {self.name} is there, and its driver died before the store was up: {stop}"
+        if problem:
+            call(self.run_actor.release, self.id)
+            raise ConfigError(problem)
+        self._adopt(manifest, actors)
+
+    def _described(self) -> dict[str, Any]:
+        """What must be equal when another driver goes on."""
+        return {**self.request.describe(), "directory": os.getcwd()}
 
     def _begin(self) -> None:
         request = self.request
@@ -190,16 +200,21 @@ class Driver:
         # All settings are checked before anything is asked of Ray.
         plan_run(request, run_id, request.store if not request.has_own_store else "localhost:29400", Path("logs"))
         head = next((each.id for each in self._machines.values() if each.is_head), next(iter(self._machines), ""))
-        manifest = {"request": request.describe(), "run_id": run_id, "verdict_path": ""}
-        if request.store == FIRST_NODE:
-            self._request_seats(spreading.strategy)
-            machine = self._await_first_machine()
-            self._start_run_actor(manifest, machine)
-        else:
-            machine = head
-            self._start_run_actor(manifest, machine)
-            self._request_seats(spreading.strategy)
-        self._start_store(run_id, machine)
+        manifest = {"request": self._described(), "run_id": run_id, "verdict_path": ""}
+        try:
+            if request.store == FIRST_NODE:
+                self._request_seats(spreading.strategy)
+                machine = self._await_first_machine()
+                self._start_run_actor(manifest, machine)
+            else:
+                machine = head
+                self._start_run_actor(manifest, machine)
+                self._request_seats(spreading.strategy)
+            self._start_store(run_id, machine)
+        except BaseException:
+            if self._is_owner:
+                cluster.remove_run(self.name)
+            raise
         run = self.launched
         spares = f" and {request.spares} spare" if request.spares else ""
         say(
@@ -210,14 +225,16 @@ class Driver:
             say(f"start its store on that host: {shlex.join(store_process(request, run).command)}")
 
     def _start_run_actor(self, manifest: Mapping[str, Any], machine: str) -> None:
-        self.run_actor = cluster.start_run_actor(self.name, manifest, machine)
-        self._claim()
+        self.run_actor = cluster.start_run_actor(self.name, manifest, self.id, machine)
+        self._is_owner = True
+        call(self.run_actor.manifest, timeout_s=cluster.START_TIMEOUT_S)
 
     def _request_seats(self, strategy: str) -> None:
         """One placement group for MIN nodes, all or nothing; then one for each further node. None waits for another."""
         groups: dict[str, list[BundleSeat]] = {}
         for seat in self._seats:
             groups.setdefault(seat.group, []).append(seat)
+        self._is_owner = True
         for seats in groups.values():
             cluster.request_seats(self.name, seats, self.request.bundle, strategy)
 
@@ -238,12 +255,12 @@ class Driver:
         request = self.request
         endpoint = request.store
         if request.has_own_store:
-            endpoint = format_endpoint(
-                self._machines[machine].address, request.port or call(self.run_actor.choose_port)
-            )
+            addr, port = self._machines[machine].address, request.port or call(self.run_actor.choose_port)
+            endpoint = format_endpoint(addr, port)
         self.launched = run = plan_run(request, run_id, endpoint, log_dir_of(request, run_id))
         if request.has_own_store:
-            refusal = call(self.run_actor.serve, store_process(request, run), timeout_s=SERVE_TIMEOUT_S)
+            spec = store_process(request, run)
+            refusal = call(self.run_actor.serve, spec, addr, port, timeout_s=SERVE_TIMEOUT_S)
             if refusal:
                 raise ConfigError(refusal)
         # From here on, another driver can go on with this run.
@@ -301,24 +318,38 @@ class Driver:
     def _beat(self, now: float) -> Iterator[Observation]:
         """Tell the actor of the run that this driver lives, and hear whether an operator has stopped the run."""
         if self._beat_call is not None and ray.wait([self._beat_call], timeout=0)[0]:
-            with contextlib.suppress(RayError):
-                if ray.get(self._beat_call) == STOPPED:
-                    self._progress.tell_once("an operator has stopped the run")
-                    yield EndAsked(Wish.STOP)
-            self._beat_call = None
+            ref, self._beat_call = self._beat_call, None
+            yield from self._take_beat(ref)
         if self._beat_call is None and now >= self._beat_at + BEAT_INTERVAL_S:
             self._beat_at, self._beat_call = now, self.run_actor.drive.remote(self.id)
 
+    def _take_beat(self, ref: Any) -> Iterator[Observation]:
+        try:
+            driver = ray.get(ref)
+        except ActorUnavailableError:
+            return
+        except RayError as error:
+            yield RunIsOver(f"the actor of the run is gone: {cluster.explain_death(error)}")
+            return
+        if driver == STOPPED:
+            self._progress.tell_once("an operator has stopped the run")
+            yield EndAsked(Wish.STOP)
+        elif driver != self.id:
+            raise ConfigError(f"another process ({driver}) goes on with run {self.name}: this one leaves")
+
     def _look(self, now: float) -> None:
         self._looked_at = now
-        self._machines = {each.id: each for each in cluster.machines()}
         self._groups = cluster.groups_of(self.name)
+        self._machines = {each.id: each for each in cluster.machines()}
 
     def _answers(self, now: float) -> Iterator[Observation]:
         for (node, start), due in list(self._asks_again.items()):
             if now >= due:
                 del self._asks_again[node, start]
-                self._ask(node, start, _Question.PING)
+                if self.machine.nodes[node].start == start:
+                    self._ask(node, start, _Question.PING)
+        if self._end_call is None and self._asks_end_at is not None and now >= self._asks_end_at:
+            self._asks_end_at, self._end_call = None, self.run_actor.wait_end.remote()
         waiting = [*self._calls, *([] if self._end_call is None else [self._end_call])]
         if not waiting:
             time.sleep(ANSWER_WAIT_S)
@@ -334,13 +365,16 @@ class Driver:
     def _take_end(self, ref: Any) -> Iterator[Observation]:
         self._end_call = None
         try:
-            ray.get(ref)
+            code = ray.get(ref)
         except ActorUnavailableError:
-            self._end_call = self.run_actor.wait_end.remote()
+            self._asks_end_at = time.monotonic() + ASK_AGAIN_S
         except RayError as error:
             yield RunIsOver(f"the actor of the run is gone: {cluster.explain_death(error)}")
         else:
-            yield RunIsOver()
+            if code is None:
+                self._end_call = self.run_actor.wait_end.remote()
+            else:
+                yield RunIsOver()
 
     def _take_answer(self, ref: Any, asked: _Call) -> Iterator[Observation]:
         node, start = asked.node, asked.start
@@ -361,6 +395,8 @@ class Driver:
                 self._ask(node, start, _Question.WAIT)
             case _Question.PING:
                 yield NodeAnswered(node, start)
+                self._ask(node, start, _Question.WAIT)
+            case _Question.WAIT if answer is None:
                 self._ask(node, start, _Question.WAIT)
             case _Question.WAIT:
                 yield NodeExited(node, start, answer)
@@ -405,6 +441,8 @@ class Driver:
             say(end.reason)
         report = self._read_verdict()
         codes = [node.code if node.code is not None else -1 for node in self.machine.nodes if node.start]
+        if report is None and self.request.has_own_store:
+            codes.append(FAILED)  # Without a verdict it has not succeeded, whatever its nodes say.
         ended = RunEnd(report, codes, tuple(self.signals))
         say(f"run {self.name} {self._describe_end(report)}")
         if report is None or report.verdict is VerdictKind.FAILED:

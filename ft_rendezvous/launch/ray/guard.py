@@ -110,6 +110,7 @@ def _watch(process: subprocess.Popen[bytes], actor_fd: int, control: socket.sock
             poller.unregister(actor_fd)
         if kill_at is not None and time.monotonic() >= kill_at:
             process.kill()
+            return process.wait()  # A process that the kernel keeps has a guard that waits, and does nothing else.
 
 
 def _obey(process: subprocess.Popen[bytes], control: socket.socket) -> bool:

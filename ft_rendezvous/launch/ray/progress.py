@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from ft_rendezvous.launch import runner
 from ft_rendezvous.launch.ray.machine import NodeState, RayMachine, RayNode
 from ft_rendezvous.launch.ray.request import describe_resources
 
 INTERVAL_S = 10.0
 NAMED_NODES = 8
 """So many waiting nodes are named. Of more, the number is enough."""
+
+
+def say(text: str) -> None:
+    """Say this on stderr. A reader that is gone, or a full disk, does not end the run."""
+    with suppress(OSError):
+        runner.say(text)
 
 
 @dataclass(slots=True)

@@ -129,6 +129,8 @@ class RayRequest:
             "spares": self.spares,
             "nproc_per_node": self.nproc_per_node,
             "resources": self.bundle,
+            "strategy": self.strategy,
+            "runtime_env": self.runtime_env,
             "store": self.store,
             "rdzv_conf": dict(self.rdzv_conf),
         }

@@ -148,6 +148,8 @@ def test_what_another_driver_must_ask_for_survives_the_way_through_json() -> Non
         "spares": 1,
         "nproc_per_node": "1",
         "resources": {"CPU": 1.0, "GPU": 1.0},
+        "strategy": "",
+        "runtime_env": "",
         "store": "head",
         "rdzv_conf": {"lease_timeout": "5"},
     }
