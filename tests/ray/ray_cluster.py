@@ -76,6 +76,13 @@ class RayCluster:
         raylet.wait()
         self._cluster.remove_node(node, allow_graceful=False)
 
+    def kill_raylet(self, address: str) -> int:
+        """Kill a raylet, and nothing under it. Returns its process id."""
+        raylet = raylet_of(self.machines[address])
+        raylet.kill()
+        raylet.wait()  # Ray's workers look for their raylet by its id: one that is not reaped seems to live.
+        return raylet.pid
+
     def raylet_pid(self, address: str) -> int:
         return int(raylet_of(self.machines[address]).pid)
 

@@ -72,9 +72,8 @@ def test_a_raylet_that_is_killed_alone_leaves_no_torchrun(ray_cluster: RayCluste
     cycle = run.wait_trained(world=1)
     lost = run.ranks(cycle, world=1)[0]
     machine = run.machine_of(lost)
-    raylet = ray_cluster.raylet_pid(machine)
-    assert ray_cluster.torchruns_under(raylet)
-    os.kill(raylet, signal.SIGKILL)
+    assert ray_cluster.torchruns_under(ray_cluster.raylet_pid(machine))
+    raylet = ray_cluster.kill_raylet(machine)
     wait_until("its torchrun has ended", lambda: not ray_cluster.torchruns_under(raylet), 60.0, run.explain)
     assert run.ranks(run.wait_trained(after=cycle, world=1), world=1)[0] != lost
     ray_cluster.lose(machine)
