@@ -8,6 +8,7 @@ context. A result is checked before its time counts. What each module owns:
     scale, costs        a model of larger worlds than we can form, and the costs it rests on
     recovery            one too; in restarting, losing and end_to_end, what happens to its nodes
     groups              one too; in group_training real processes, in group_steps what a loss costs the others
+    on_ray              one too; in ray_training a real cluster, what is started on it, and the loss of a machine
     steady, state       one too; in idle, a world in which nothing happens
     baselines           what we compare with: other rendezvous, and bare store operations
     measure             cases, taking turns, medians and ratios

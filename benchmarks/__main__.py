@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts["after"] = machine.describe_now()
     report.write_json(options.json, facts, options.quick, rows, findings, only=options.only or ())
     _show(facts, rows, findings)
+    for name in left_out(options.only or list(BENCHMARKS), rows, findings):
+        print(f"note: {name} was left out: it has no small cases, or what it needs is not installed")
     print(f"written to {options.json}")
     return 0
 
@@ -91,6 +93,12 @@ def _run(names: Sequence[str], is_quick: bool, rows: list[report.Row], findings:
             show_done(f"{name}: no contest")
 
 
+def left_out(names: Sequence[str], rows: Sequence[report.Row], findings: Sequence[Finding]) -> list[str]:
+    """Benchmarks that were asked for and have no result."""
+    found = {row.benchmark for row in rows} | {finding.benchmark for finding in findings}
+    return [name for name in names if name not in found]
+
+
 def _show(facts: Mapping[str, Any], rows: Sequence[report.Row], findings: Sequence[Finding]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(report.table_of(rows, facts))
@@ -100,7 +108,7 @@ def _show(facts: Mapping[str, Any], rows: Sequence[report.Row], findings: Sequen
         console.print(f"model, {error}")
     console.print(f"note: {machine.explain_lookups(facts)}")
     for warning in report.warnings_of(facts, rows):
-        console.print(f"note: {warning}", style="yellow")
+        console.print(f"note: {warning}", style="yellow", markup=False)
 
 
 if __name__ == "__main__":

@@ -82,16 +82,17 @@ class Setup:
 
 def start_groups(stage: Stage) -> None:
     """Ours: one run with groups, a spare, and a lighthouse."""
-    _start_ours(stage, stage.worker(EXAMPLE), "group_size=1,lighthouse=yes")
+    start_run(stage, stage.worker(EXAMPLE), "group_size=1,lighthouse=yes")
 
 
 def start_everybody(stage: Stage) -> None:
     """Ours without groups: a plain training with checkpoints."""
     checkpoint = stage.cluster.path("checkpoint.pt")
-    _start_ours(stage, stage.worker(PLAIN, f"--checkpoint={checkpoint}", f"--save-every={SAVE_EVERY}"), "")
+    start_run(stage, stage.worker(PLAIN, f"--checkpoint={checkpoint}", f"--save-every={SAVE_EVERY}"), "")
 
 
-def _start_ours(stage: Stage, worker: list[str], conf: str) -> None:
+def start_run(stage: Stage, worker: list[str], conf: str) -> None:
+    """A store in a process of its own, and a torchrun with our backend for each node."""
     endpoint, nnodes = f"127.0.0.1:{free_port()}", f"{stage.groups}:{stage.groups + stage.spares}"
     serve = [*FTR, "serve", "--endpoint", endpoint, "--rdzv-id=benchmark", f"--nnodes={nnodes}"]
     stage.cluster.spawn("host", [*serve, *([f"--rdzv-conf={conf}"] if conf else [])])

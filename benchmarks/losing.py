@@ -1,13 +1,14 @@
 """A node is SIGKILLed while a spare waits: how long until its rank, and all others, are held again.
 
 Three processes: the host, the node that dies, and as threads of one the nodes that live. Their clocks are one: the
-system's monotonic clock. The lease's end is the coordinator's: its own table says when.
+system's monotonic clock. Without lifelines, the end of the lease is the coordinator's: its own table says when.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from benchmarks.children import call, serving
 from benchmarks.crowd import Formed, in_thread
 from benchmarks.measure import require
 from benchmarks.restarting import first, follow, form_beside_spare
+from ft_rendezvous.agent.reaper import Reaper
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.leases import LeaseTable
 
@@ -34,8 +36,8 @@ VICTIM = 1
 class Loss:
     """How long a world took to be whole again."""
 
-    after_lease_s: float
-    """From the end of the dead node's lease to the last rank in hand."""
+    after_lease_s: float | None
+    """From the end of the dead node's lease to the last rank in hand. None if its lifeline told of the death."""
     total_s: float
     """From the kill to the last rank in hand."""
 
@@ -63,17 +65,23 @@ class TellingLeases(LeaseTable):
         return ended
 
 
-def lose_node(run: RunSettings) -> tuple[Loss, Formed]:
-    """Form a world, kill one of its nodes, and wait until its spare has replaced it."""
+def lose_node(run: RunSettings, *, has_reaper: bool = False) -> tuple[Loss, Formed]:
+    """Form a world, kill one of its nodes, and wait until its spare has replaced it.
+
+    With a reaper, only the agent dies; without one, all processes of the node do.
+    """
     inbox, outbox = Pipe(duplex=False)
-    with serving(serve_telling, run, outbox) as port, serving(take_part, run, port, VICTIM) as pid:
+    with serving(serve_telling, run, outbox) as port, serving(take_part, run, port, VICTIM, has_reaper) as pid:
         outbox.close()
         survived = call(LIMIT_S, survive, run, port, pid)
-        require(inbox.poll(0), "no lease has ended: the world was formed without a loss")
-        lease_ended_at: float = inbox.recv()
+        lease_ended_at: float | None = None
+        if not run.has_lifelines:
+            require(inbox.poll(0), "no lease has ended: the world was formed without a loss")
+            lease_ended_at = inbox.recv()
         require(not inbox.poll(0), "a living node has lost its lease, too: the machine is too busy")
     inbox.close()
-    return Loss(survived.held_at - lease_ended_at, survived.held_at - survived.killed_at), survived.formed
+    after_lease_s = None if lease_ended_at is None else survived.held_at - lease_ended_at
+    return Loss(after_lease_s, survived.held_at - survived.killed_at), survived.formed
 
 
 # --- in the host's process --------------------------------------------------------------------------
@@ -91,9 +99,12 @@ def serve_telling(run: RunSettings, outbox: Connection) -> Iterator[int]:
 
 
 @contextmanager
-def take_part(run: RunSettings, port: int, index: int) -> Iterator[int]:
+def take_part(run: RunSettings, port: int, index: int, has_reaper: bool) -> Iterator[int]:
     """Be a node; yields the pid to kill."""
-    in_thread(ours.open_node(run, port, index).join)
+    node = ours.open_node(run, port, index)
+    if has_reaper:
+        node.link.on_lifeline(Reaper.start(secrets.token_hex(8)).hold_lifeline)
+    in_thread(node.join)
     yield os.getpid()
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.baselines import nvrx, torchft
+from benchmarks.baselines import nvrx, ray_train, torchft
 
 ROOT = Path(__file__).parent.parent
 ADDRESSES = ("127.0.0.1", "::ffff:127.0.0.1")
@@ -56,6 +56,7 @@ def describe() -> dict[str, Any]:
         "torch": torch.__version__,
         nvrx.PACKAGE: nvrx.installed_version(),
         torchft.PACKAGE: torchft.installed_version(),
+        ray_train.PACKAGE: ray_train.installed_version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

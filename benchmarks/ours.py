@@ -13,6 +13,7 @@ from ft_rendezvous.agent.handler import FtRendezvousHandler
 from ft_rendezvous.config.settings import NodeSettings, RunSettings, Settings
 from ft_rendezvous.core.model import NodeInfo
 from ft_rendezvous.host.host import Host
+from ft_rendezvous.host.lifelines import start_lifelines
 from ft_rendezvous.host.serve import new_id
 from ft_rendezvous.protocol.journal import log_entry
 from ft_rendezvous.state.record.recorder import Recorder
@@ -21,8 +22,8 @@ from ft_rendezvous.store.net import CONNECTIONS_PER_NODE, listen, raise_file_lim
 
 HOST = "127.0.0.1"
 ROLE, LOCAL_WORLD_SIZE = "default", 8
-FILES_PER_NODE = CONNECTIONS_PER_NODE + 1
-"""A node also holds a socket for its workers."""
+FILES_PER_NODE = CONNECTIONS_PER_NODE + 2
+"""A node also holds a lifeline, and a socket for its workers."""
 FILES_BESIDE = 256
 """What a process has open beside its nodes' connections."""
 
@@ -37,8 +38,9 @@ def hosting(run: RunSettings) -> Iterator[tuple[Host, int]]:
     """Host a run, as `host.serve` does, on a port that the system gives."""
     raise_file_limit(CONNECTIONS_PER_NODE * run.max_nodes + FILES_BESIDE)
     _log_to_nowhere()
-    served = ServedStore(listen())
-    host = Host(served, run, new_id(), log_entry, recorder=Recorder())
+    served, epoch = ServedStore(listen()), new_id()
+    lifelines = start_lifelines(epoch, port=0, max_nodes=run.max_nodes) if run.has_lifelines else None
+    host = Host(served, run, epoch, log_entry, recorder=Recorder(), lifelines=lifelines)
     try:
         yield host, served.port
     finally:

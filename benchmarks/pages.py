@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from benchmarks import machine, plots, registry
-from benchmarks.baselines import barrier, nvrx, torchft
+from benchmarks.baselines import barrier, nvrx, ray_train, torchft
 from benchmarks.costs import CASE as COSTS
 from benchmarks.costs import Costs, costs_in
 from benchmarks.measure import OURS, Finding
@@ -19,10 +19,10 @@ from benchmarks.runs import Run, latest_of, parse_case, with_shown_names
 from benchmarks.scale import LASTS, NODES, PHASES, TARGET, Comparison, HostCheck, Model, check_hosts, compare
 from benchmarks.scale import NAME as SCALE
 
-ORDER = ("form", "recovery", "groups", "read", "steady", "placement", "failing", "codec", SCALE)
+ORDER = ("form", "recovery", "groups", "ray", "read", "steady", "placement", "failing", "codec", SCALE)
 """The order of the page; benchmarks that are not listed here follow."""
 
-SHORT_FROM = {"form": 0, "recovery": 0, "groups": 0, "read": 10_000}
+SHORT_FROM = {"form": 0, "recovery": 0, "groups": 0, "ray": 0, "read": 10_000}
 """Which contests the page shows in short at its top, and from how many nodes on."""
 
 PAGE = """\
@@ -84,6 +84,11 @@ TORCHFT = """\
   nothing of its training.
 """
 
+RAY_TRAIN = """\
+- *Ray Train* is the trainer of Ray (`ray[train]`), which starts workers itself, without torchrun. What a loss costs
+  depends on when Ray takes a machine for dead. *torchruns* are ours without Ray.
+"""
+
 
 def page_of(runs: Sequence[Run]) -> str:
     """docs/benchmarks.md"""
@@ -94,7 +99,7 @@ def page_of(runs: Sequence[Run]) -> str:
         machine="; ".join(dict.fromkeys(_machine_in_short(run) for run in runs)),
         tables="\n\n".join(_contest(name, run) for name, run in _in_order(latest) if _is_short(name, run)),
         closing=_closing([finding for name, run in _in_order(latest) for finding in run.findings_of(name)]),
-        more_contenders=TORCHFT if "groups" in latest else "",
+        more_contenders="".join(text for name, text in (("groups", TORCHFT), ("ray", RAY_TRAIN)) if name in latest),
         barrier=_compare_barrier(latest),
         machines="\n\n".join(_machine(run) for run in runs),
         sections="\n\n".join(_section(name, run) for name, run in _in_order(latest)),
@@ -163,7 +168,7 @@ def _machine(run: Run) -> str:
         ("commit", f"`{(facts['commit'] or 'unknown')[:12]}`{changed}"),
         ("torch, Python", f"{facts['torch']}, {facts['python']}"),
         (nvrx.PACKAGE, facts.get(nvrx.PACKAGE) or "not installed"),
-        *([(torchft.PACKAGE, facts[torchft.PACKAGE] or "not installed")] if torchft.PACKAGE in facts else []),
+        *((name, facts[name] or "not installed") for name in (torchft.PACKAGE, ray_train.PACKAGE) if name in facts),
         ("platform", facts["platform"]),
         ("cores", str(facts["cores"])),
         ("load (1 min)", load),

@@ -15,7 +15,7 @@ DOCS = ROOT / "docs"
 
 def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
-    found = [runs.read(path) for path in options.files or [runs.find_newest()]]
+    found = [runs.read(path) for path in options.files] or runs.find_shown()
     try:
         written = write(found, options.out or DOCS)
     except plots.CannotDraw as error:
@@ -35,7 +35,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         nargs="*",
         type=Path,
         metavar="FILE",
-        help="results; of two files the later one wins. Default: the newest whole run",
+        help="results; of two files the later one wins. Default: the newest whole run, and newer ones of what it lacks",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write the page and its images. Default: docs/"

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.baselines import nvrx, torchft
+from benchmarks.baselines import nvrx, ray_train, torchft
 from benchmarks.machine import explain_pauses
 from benchmarks.measure import OURS, Case, Finding, Times, ratio_to_ours
 
@@ -35,7 +35,7 @@ class Row:
 
 def shown_name(contender: str, machine: Mapping[str, Any]) -> str:
     """What people read. Files keep the plain name, so that results of all versions can be read and compared."""
-    packages = {nvrx.CONTENDER: nvrx.PACKAGE, torchft.CONTENDER: torchft.PACKAGE}
+    packages = {each.CONTENDER: each.PACKAGE for each in (nvrx, torchft, ray_train)}
     version = machine.get(packages[contender]) if contender in packages else None
     return f"{contender} {version}" if version else contender
 
@@ -119,6 +119,10 @@ def warnings_of(machine: Mapping[str, Any], rows: Iterable[Row] = ()) -> list[st
         found.append(f"{nvrx.PACKAGE} is not installed: {nvrx.CONTENDER} does not take part")
     if machine.get(torchft.PACKAGE, "") is None:
         found.append(f"{torchft.PACKAGE} is not installed: no replica groups were trained")
+    if machine.get(ray_train.PACKAGE, "") is None:
+        found.append(
+            f"{ray_train.PACKAGE} is not installed: {ray_train.CONTENDER} does not take part ({ray_train.INSTALL})"
+        )
     pauses = explain_pauses(machine, [(f"{row.contender} ({row.benchmark}, {row.case})", row.seconds) for row in rows])
     return [*found, pauses] if pauses else found
 

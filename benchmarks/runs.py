@@ -76,13 +76,21 @@ def with_shown_names(run: Run) -> Run:
     return replace(run, rows=[replace(row, contender=shown_name(row.contender, run.machine)) for row in run.rows])
 
 
-def find_newest(directory: Path = DIRECTORY) -> Path:
-    """The newest whole run that was not a smoke run."""
+def find_shown(directory: Path = DIRECTORY) -> list[Run]:
+    """The newest whole run, and newer runs of benchmarks that it does not have. No smoke runs.
+
+    A part that repeats a benchmark of the whole run is left out: a result is not replaced by a luckier one.
+    """
+    parts: list[Run] = []
     for path in sorted(directory.glob("*.json"), reverse=True):
-        if _stamped.fullmatch(path.name):
-            run = read(path)
-            if not run.is_quick and not run.is_part:
-                return path
+        run = read(path) if _stamped.fullmatch(path.name) else None
+        if run is None or run.is_quick:
+            continue
+        if not run.is_part:
+            added = [part for part in reversed(parts) if not set(part.benchmarks) & set(run.benchmarks)]
+            used = {used.name for used in latest_of(added).values()}
+            return [run, *(part for part in added if part.name in used)]
+        parts.append(run)
     raise FileNotFoundError(f"no whole run in {directory}: run `python -m benchmarks`")
 
 

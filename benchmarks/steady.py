@@ -2,7 +2,8 @@
 
 No contest: operations, shares of a CPU and megabytes, with their targets. One of the idle nodes is a real handler with
 its threads. Ten times per second it is asked whether its workers must stop, as torch's agent does. The other nodes have
-one connection each and only beat. The memory is that of the store host: the server, the coordinator, and the record of
+one connection each and only beat. Lifelines are measured without a run: the process that holds them has no part in its
+decisions. The memory is that of the store host: the server, the coordinator, and the record of
 the run with a summary of each of the last 10,000 cycles.
 """
 
@@ -19,6 +20,7 @@ from benchmarks.children import call, serving
 from benchmarks.consumption import rss_bytes
 from benchmarks.crowd import in_thread
 from benchmarks.idle import Idled, crowding, watch_idle
+from benchmarks.idle_lifelines import Held, hold
 from benchmarks.measure import Case, Finding
 from ft_rendezvous.config.settings import RunSettings
 
@@ -27,6 +29,8 @@ IDLE_LIMIT_S = 120.0
 RESTART_LIMIT_S = 600.0
 GROWTH_LIMIT_KB = 4.0
 """What may be remembered of a cycle."""
+LIFELINE_LIMIT_PERCENT = 1.0
+"""What idle lifelines may take of a core."""
 MEGA = 1_000_000
 RESTARTING = 4
 
@@ -37,8 +41,9 @@ def cases(_is_quick: bool) -> list[Case]:
 
 def findings(is_quick: bool) -> list[Finding]:
     count, window_s = (64, 3.0) if is_quick else (1_024, 15.0)
+    lifelines = 1_000 if is_quick else 10_000
     early, late = (20, 100) if is_quick else (500, 1_000)
-    return [*find_idle(count, window_s), *find_growth(early, late)]
+    return [*find_idle(count, window_s), *find_lifelines(lifelines, window_s), *find_growth(early, late)]
 
 
 # --- nothing happens --------------------------------------------------------------------------------
@@ -74,6 +79,23 @@ def judge_idle(count: int, beat_s: float, idled: Idled, rate_of_others: float) -
             100 * idled.node_cpu_s / idled.seconds,
             "% of a core",
         ),
+    ]
+
+
+def find_lifelines(count: int, window_s: float) -> list[Finding]:
+    return judge_lifelines(count, hold(count, window_s))
+
+
+def judge_lifelines(count: int, held: Held) -> list[Finding]:
+    case = f"{count:,} idle lifelines, {held.seconds:.0f} s"
+    percent = 100 * held.cpu_s / held.seconds
+    target, is_met = f"under {LIFELINE_LIMIT_PERCENT:g}", percent < LIFELINE_LIMIT_PERCENT
+    each_kb = (held.full_bytes - held.empty_bytes) / count / 1000
+    return [
+        Finding(NAME, case, "CPU of the process that holds them", percent, "% of a core", target, is_met),
+        Finding(NAME, case, "its CPU to take one in", 1e6 * held.connecting_cpu_s / count, "µs"),
+        Finding(NAME, case, "its memory", held.full_bytes / MEGA, "MB"),
+        Finding(NAME, case, "its memory per lifeline", each_kb, "kB"),
     ]
 
 

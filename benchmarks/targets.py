@@ -62,6 +62,9 @@ TARGETS = (
     Target("form", "10,000 nodes, generated", "raw operations", at_most=3),
     Target("groups", "3 groups + 1 spare, a node is killed: longest gap", "torchft", at_least=3),
     Target("groups", "3 groups + 1 spare, a node is stopped: longest gap", "torchft", at_least=5),
+    Target("ray", "2 + 1 machines, one is killed: trained", "Ray Train", at_least=2),
+    Target("ray", "2 + 1 machines, one falls silent: trained", "Ray Train", at_least=8),
+    Target("updates", "4 steps, 64 parties, calls of 5 ms", "bare gather", at_most=1.2),
 )
 
 LIMITS = (

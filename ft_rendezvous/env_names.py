@@ -3,5 +3,8 @@
 MARKER_VARIABLE = "FT_AGENT_ID"
 """Marks every process of one agent, so that the reaper finds the agent's workers."""
 
+PROGRESS_VARIABLE = "FT_PROGRESS"
+"""The file with the progress cells of a node's workers, in the environment of a worker."""
+
 INBOX_VARIABLE = "FT_INBOX"
 """The address of the agent's inbox, in the environment of a worker."""

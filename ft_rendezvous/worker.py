@@ -7,14 +7,20 @@ library.
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import logging
 import os
+import signal
 import socket
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
 
 from ft_rendezvous.agent.datagrams import open_socket, receive, send_at_once
+from ft_rendezvous.agent.progress_cells import STACK_SIGNAL, CellWriter
+from ft_rendezvous.agent.update_message import UpdateMessage, cut_to_fit
 from ft_rendezvous.agent.worker_messages import (
     AgentMessage,
     CheckpointMessage,
@@ -30,7 +36,7 @@ from ft_rendezvous.agent.worker_messages import (
     encode,
     socket_name,
 )
-from ft_rendezvous.env_names import INBOX_VARIABLE
+from ft_rendezvous.env_names import INBOX_VARIABLE, PROGRESS_VARIABLE
 from ft_rendezvous.text import one_line
 
 log = logging.getLogger("ft_rendezvous")
@@ -104,6 +110,51 @@ def at_checkpoint() -> bool:
     return _send(CheckpointMessage)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateStep:
+    """How long one step of an update took."""
+
+    name: str
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateReport:
+    """How an update went: several parties changed together to a version, or were to."""
+
+    version: int
+    outcome: str
+    """`completed` or `failed`."""
+    attempts: int
+    parties: int
+    """How many took part in the first attempt."""
+    updated: int
+    """How many have the version now."""
+    failed: tuple[str, ...]
+    """The names of the parties that failed."""
+    steps: tuple[UpdateStep, ...]
+    duration_s: float
+    lost_s: float
+    """Time of attempts that failed, with their clean-up."""
+    reason: str = ""
+    """The first error, in one line."""
+
+
+def report_update(report: UpdateReport) -> bool:
+    """Report an update, for those who look at the run. It changes nothing. False if there is no agent to tell.
+
+    One worker reports an update, not all of them. Long names and reasons are cut.
+    """
+    message, address = _compose(UpdateMessage, **_fields_of(report)), _inbox_address()
+    return isinstance(message, UpdateMessage) and address is not None and _deliver(cut_to_fit(message), address)
+
+
+def _fields_of(report: UpdateReport) -> dict[str, Any]:
+    values = {item.name: getattr(report, item.name) for item in fields(report)}
+    steps = tuple((step.name, step.duration_s) for step in report.steps)
+    return values | {"failed_count": len(report.failed), "steps": steps}
+
+
 def on_group_lost(callback: GroupLostCallback) -> bool:
     """Call `callback(group, reason)` each time another replica group is lost. False if there is no agent to tell it.
 
@@ -141,6 +192,86 @@ def is_place_trusted(timeout_s: float) -> bool:
     return isinstance(answer, PlaceAnswer) and answer.cycle_id == message.cycle_id and answer.is_trusted
 
 
+def progress(step: int) -> bool:
+    """Say that this worker has made a step. Takes about a microsecond. False if no agent watches its progress.
+
+    A worker that has said so once, and then does not say it again for `hang_timeout`, is late.
+    """
+    cell = _progress.cell or _progress.open()
+    if cell is None:
+        return False
+    cell.move(step)
+    return True
+
+
+@contextlib.contextmanager
+def pause_progress(reason: str) -> Iterator[None]:
+    """Announce that no progress is to be expected within this block: a checkpoint, an evaluation, a compilation.
+
+    Neither this worker nor those that wait for it are late meanwhile. Pauses may be nested, also in several threads.
+    """
+    cell = _progress.cell or _progress.open()
+    if cell is None:
+        yield
+        return
+    with _progress.lock:
+        cell.pause(one_line(reason) or "no reason given")
+    try:
+        yield
+    finally:
+        with _progress.lock:
+            cell.resume()
+
+
+def watch_optimizer() -> bool:
+    """Take every step of any torch optimizer of this process for progress. False if no agent watches its progress."""
+    if _progress.cell is None and _progress.open() is None:
+        return False
+    if not _progress.watches_optimizer:
+        from ft_rendezvous.agent.optimizer_progress import watch_steps  # noqa: PLC0415 - this needs torch.
+
+        watch_steps(progress)
+        _progress.watches_optimizer = True
+    return True
+
+
+class _Progress:
+    """This worker's progress cell, once it is open."""
+
+    def __init__(self) -> None:
+        self.cell: CellWriter | None = None
+        self.lock = threading.Lock()
+        self.watches_optimizer = False
+        self._is_refused = False
+        self._stacks = -1
+
+    def open(self) -> CellWriter | None:
+        """The cell; None if no agent watches the progress of this process. It is looked for once."""
+        path, cycle_id, local_rank = os.environ.get(PROGRESS_VARIABLE), _number("FT_CYCLE_ID"), _number("LOCAL_RANK")
+        with self.lock:
+            if self.cell is not None or self._is_refused:
+                return self.cell
+            if not path or cycle_id is None or local_rank is None:
+                self._is_refused = True
+                return None
+            try:
+                cell = CellWriter(path, local_rank, cycle_id)
+                self._offer_stacks(cell)
+            except (OSError, ValueError):
+                self._is_refused = True
+                return None
+            self.cell = cell
+            return cell
+
+    def _offer_stacks(self, cell: CellWriter) -> None:
+        """Let the agent see where this worker is, even if it hangs. A signal that the script uses is left alone."""
+        if signal.getsignal(STACK_SIGNAL) is not signal.SIG_DFL:
+            return
+        self._stacks = os.memfd_create("ft-stacks", os.MFD_CLOEXEC)
+        faulthandler.register(STACK_SIGNAL, file=self._stacks, all_threads=True, chain=False)
+        cell.offer_stacks(self._stacks)
+
+
 class _Subscription:
     """The socket at which this process hears of lost groups, and what to call then."""
 
@@ -174,13 +305,15 @@ def _receive(sock: socket.socket) -> AgentMessage | Fault | None:
 
 def _start_anew_in_fork() -> None:
     """A fork has no thread that listens, and perhaps a lock that nobody releases. Its parent keeps the subscription."""
-    global _subscription
+    global _progress, _subscription
+    _progress = _Progress()
     former, _subscription = _subscription, _Subscription()
     if former.socket is not None:
         former.socket.close()
 
 
 _subscription = _Subscription()
+_progress = _Progress()
 os.register_at_fork(after_in_child=_start_anew_in_fork)
 
 
@@ -197,11 +330,13 @@ def _send_from_own_socket(message: WorkerMessage, address: str) -> socket.socket
     return sock
 
 
-def _send(message_type: type[WorkerMessage], **fields: str) -> bool:
+def _send(message_type: type[WorkerMessage], **values: str) -> bool:
     """Send a message to the agent's inbox. False if the inbox is full or gone: training must not stop for that."""
-    message, address = _compose(message_type, **fields), _inbox_address()
-    if message is None or address is None:
-        return False
+    message, address = _compose(message_type, **values), _inbox_address()
+    return message is not None and address is not None and _deliver(message, address)
+
+
+def _deliver(message: WorkerMessage, address: str) -> bool:
     try:
         send_at_once(encode(message), socket_name(address))
     except OSError:
@@ -209,11 +344,11 @@ def _send(message_type: type[WorkerMessage], **fields: str) -> bool:
     return True
 
 
-def _compose(message_type: type[WorkerMessage], **fields: str) -> WorkerMessage | None:
+def _compose(message_type: type[WorkerMessage], **values: Any) -> WorkerMessage | None:
     cycle_id, local_rank = _number("FT_CYCLE_ID"), _number("LOCAL_RANK")
     if cycle_id is None or local_rank is None:
         return None
-    return message_type(cycle_id=cycle_id, local_rank=local_rank, **fields)
+    return message_type(cycle_id=cycle_id, local_rank=local_rank, **values)
 
 
 def _inbox_address() -> str | None:

@@ -33,7 +33,7 @@ SLOW_TESTS = (
     # Real worlds of many nodes, in processes of their own.
     *(
         f"tests/benchmarks/test_{name}.py"
-        for name in ("children", "contenders", "crowd", "groups", "load", "recovery", "steady")
+        for name in ("children", "contenders", "crowd", "groups", "load", "on_ray", "recovery", "steady", "updates")
     ),
     "tests/benchmarks/test_scale.py::test_costs_are_measured_and_told",
     # Real torchrun processes, or processes that are killed and found again.
@@ -59,6 +59,9 @@ SLOW_TESTS = (
     "tests/state/test_wording.py::test_every_kind_of_event_has_its_sentence",
     "tests/state/test_log_reader.py::test_with_flipped_bytes_it_never_raises_and_never_guesses",
     "tests/state/web/test_following.py::test_what_is_too_old_begins_with_a_told_state_and_gives_the_same_run",
+    "tests/updates/test_flows.py",
+    "tests/updates/test_variants.py::test_the_model_sees_a_mistake",
+    "tests/updates/test_exit.py",
     *(f"tests/sim/test_{name}.py" for name in ("parking", "sim")),
     "tests/contract/test_one_long_cycle.py",
     "tests/state/test_fold.py::test_a_thousand_cycles_of_ten_thousand_nodes_are_kept_in_bounded_memory",

@@ -21,8 +21,9 @@ JUDGING = [*sorted((ROOT / "doctor" / "checks").glob("*.py"))]
 JUDGING += [ROOT / "doctor" / f"{name}.py" for name in ("facts", "findings", "node_names", "judging")]
 FOLDING = [
     ROOT / "state" / "model" / f"{name}.py"
-    for name in ("records", "run_state", "fold", "events", "view", "version_one")
+    for name in ("records", "run_state", "fold", "update_fold", "events", "view", "version_one")
 ]
+UPDATE_RULES = [ROOT / "updates" / f"{name}.py" for name in ("states", "rules")]
 FOLDING += [ROOT / "state" / "report" / f"{name}.py" for name in ("run_report", "markdown")]
 LAYERS = (
     "errors",
@@ -38,6 +39,7 @@ LAYERS = (
     "agent",
     "worker",
     "torchft",
+    "updates",
     "launch",
     "doctor",
     "cli",
@@ -57,13 +59,19 @@ TORCHLESS += [ROOT / "store" / "raw_client.py", ROOT / "store" / "names.py"]
 REACHES_INTO_TORCH = ("agent/torch_patches.py", "agent/agent_store.py")
 CATCHERS: tuple[str, ...] = ("agent/handler.py", "agent/worker_inbox.py", "agent/nvidia_health.py", "host/host.py")
 CATCHERS += (
+    "errors.py",
     "host/lighthouse_main.py",
     "host/logs.py",
     "host/side_call.py",
+    "launch/ray/head_watch.py",
     "node/threads.py",
     "protocol/node_loop.py",
     "state/record/recorder.py",
     "state/web/live_run.py",
+    "updates/calls.py",
+    "updates/fleet.py",
+    "updates/threads.py",
+    "updates/update_run.py",
     "worker.py",
 )
 
@@ -120,7 +128,7 @@ def test_the_core_imports_the_standard_library_msgspec_and_itself(path: Path) ->
         ), f"core/{path.name} imports {module}"
 
 
-@pytest.mark.parametrize("path", [*CORE, *JUDGING, *FOLDING], ids=name_of)
+@pytest.mark.parametrize("path", [*CORE, *JUDGING, *FOLDING, *UPDATE_RULES], ids=name_of)
 def test_decisions_know_no_clock_no_log_no_chance_and_no_input_or_output(path: Path) -> None:
     forbidden = {"time", "datetime", "logging", "random", "secrets", "os", "socket", "threading", "asyncio", "pathlib"}
     assert not {module.split(".")[0] for module in imports_of(path)} & forbidden
@@ -168,6 +176,14 @@ def test_the_protocol_needs_no_torch(path: Path) -> None:
     assert not any(name.split(".")[0] == "torch" for name in imports_of(path))
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "updates").glob("*.py")), ids=name_of)
+def test_updates_need_the_standard_library_and_only_their_ray_module_knows_ray(path: Path) -> None:
+    foreign = {name.split(".")[0] for name in imports_of(path)} - sys.stdlib_module_names - {"ft_rendezvous"}
+    assert foreign == ({"ray"} if path.name == "ray_actors.py" else set())
+    ours = {name.split(".")[1] for name in imports_of(path) if name.startswith("ft_rendezvous.")}
+    assert ours <= {"errors", "text", "worker", "updates"}
+
+
 def test_the_keeper_starts_without_torch() -> None:
     """It is a process of its own beside every store host, and must be there at once."""
     code = "import sys, ft_rendezvous.state.record.keeper; assert not {'torch', 'starlette'} & sys.modules.keys()"
@@ -181,7 +197,7 @@ def test_what_is_known_of_a_run_is_told_without_torch(path: Path) -> None:
     assert not [name for name in imports_of(path) if name.startswith(needs_torch)]
 
 
-@pytest.mark.parametrize("name", ["records", "run_state", "fold", "events", "view", "version_one"])
+@pytest.mark.parametrize("name", ["records", "run_state", "fold", "update_fold", "events", "view", "version_one"])
 def test_what_is_known_of_a_run_knows_no_clock_and_no_file(name: str) -> None:
     forbidden = {"time", "datetime", "logging", "random", "os", "socket", "threading", "asyncio", "pathlib"}
     assert not {module.split(".")[0] for module in imports_of(ROOT / "state" / "model" / f"{name}.py")} & forbidden

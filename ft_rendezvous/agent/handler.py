@@ -35,7 +35,7 @@ from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
 from ft_rendezvous.host.lighthouse_rules import derive_timeouts
-from ft_rendezvous.host.logs import set_up_logging
+from ft_rendezvous.host.logs import flush_logs, set_up_logging
 from ft_rendezvous.host.staying import stay_while_needed
 from ft_rendezvous.node.session import Session, open_session
 from ft_rendezvous.protocol.participant import Place
@@ -67,6 +67,7 @@ def create_handler(params: RendezvousParameters) -> FtRendezvousHandler:
         settings = locate_node(settings)
     except FtError as error:
         log.error("%s", error)
+        flush_logs()  # Python prints a traceback next.
         raise ValueError(str(error)) from None
     return FtRendezvousHandler(settings)
 
@@ -91,7 +92,8 @@ class FtRendezvousHandler(RendezvousHandler):
     def attach(self, role: str, local_world_size: int) -> None:
         """An agent begins to run. The seats of a cycle carry worker ranks, so the run must know how many it starts."""
         self._role, self._local_world_size = role, local_world_size
-        self.workers = WorkerGroup()
+        run = self._settings.run
+        self.workers = WorkerGroup(local_world_size, run.hang_rules, run.progress_from)
         self._export(self.workers.environment())
 
     def detach(self) -> None:

@@ -20,12 +20,12 @@ def open_pidfd(pid: int) -> int:
     return os.pidfd_open(pid)
 
 
-def wait_for_any(fds: Iterable[int]) -> set[int]:
+def wait_for_any(fds: Iterable[int], timeout_ms: int | None = None) -> set[int]:
     """Wait until a descriptor can be read or its process has ended, and return all such descriptors."""
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)
-    return {fd for fd, _ in poller.poll()}
+    return {fd for fd, _ in poller.poll(timeout_ms)}
 
 
 def child_exit_code(pidfd: int) -> int | None:

@@ -12,7 +12,8 @@ It must not:
 
 - act after an orderly end: a helper that a worker started, for example an uploader, may outlive the agent;
 - die before the agent: SLURM's scancel sends SIGTERM to every process of the step;
-- carry the marker of this agent or of an outer agent, or keep any file, pipe or socket of the agent open.
+- carry the marker of this agent or of an outer agent, or keep any file, pipe or socket of the agent open, but its
+  lifeline. On that it says that the agent is dead: the host need not wait for a sign of life.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
+import socket
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from ft_rendezvous.agent.processes import open_pidfd
+from ft_rendezvous.agent.reaper_main import DISMISS_WORD, LIFELINE_WORD
 from ft_rendezvous.env_names import MARKER_VARIABLE
+from ft_rendezvous.host.side_process import start_beside
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -35,13 +37,13 @@ DISMISS_TIMEOUT_S = 1.0
 """How long a dismissed reaper may take to end before the agent kills it."""
 
 _PROGRAM = Path(__file__).with_name("reaper_main.py")
-_SURVIVED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    process: subprocess.Popen[bytes]
-    dismiss_fd: int
+    process: subprocess.Popen[str]
+    control: socket.socket
+    """Carries lifelines, and the word that dismisses the reaper."""
     mark_fd: int
     """Forks of the agent inherit it. A program that is started anew does not."""
 
@@ -66,6 +68,13 @@ class Reaper:
         """The reaper's process id; None if there is no reaper, or it was dismissed."""
         return self._child.process.pid if self._child is not None else None
 
+    def hold_lifeline(self, fd: int) -> None:
+        """Let the reaper hold this lifeline, in place of an earlier one. Never raises: a lease is judged without it."""
+        child = self._child
+        if child is not None:
+            with contextlib.suppress(OSError):  # The reaper may have ended.
+                socket.send_fds(child.control, [LIFELINE_WORD], [fd], socket.MSG_DONTWAIT)
+
     def dismiss(self) -> None:
         """End the reaper before it acts, and reap it. Never raises; a second call does nothing."""
         child, self._child = self._child, None
@@ -74,8 +83,8 @@ class Reaper:
         if child.process.poll() is not None:
             log.warning("the reaper ended before its agent exit_code=%d", child.process.returncode)
         with contextlib.suppress(OSError):  # The reaper may have ended.
-            os.write(child.dismiss_fd, b".")
-        os.close(child.dismiss_fd)
+            child.control.send(DISMISS_WORD, socket.MSG_DONTWAIT)
+        child.control.close()
         os.close(child.mark_fd)
         try:
             child.process.wait(DISMISS_TIMEOUT_S)
@@ -89,27 +98,12 @@ def _start_child(entry: str) -> _Child:
     with contextlib.ExitStack() as for_child, contextlib.ExitStack() as kept:
         agent_fd = open_pidfd(os.getpid())
         for_child.callback(os.close, agent_fd)
-        listen_fd, dismiss_fd = os.pipe()
-        for_child.callback(os.close, listen_fd)
-        kept.callback(os.close, dismiss_fd)
+        control, childs_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for_child.enter_context(childs_end)
+        kept.enter_context(control)
         mark_fd = os.memfd_create(entry)
         kept.callback(os.close, mark_fd)
-        # `env` removes the marker and keeps the rest: the interpreter may need LD_LIBRARY_PATH.
-        without_marker = ("env", "-u", MARKER_VARIABLE)
-        isolated_python = (sys.executable, "-I", "-S", str(_PROGRAM))
-        # A child inherits the blocked signals, so it survives them from its first instruction on.
-        former_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SURVIVED_SIGNALS)
-        try:
-            process = subprocess.Popen(
-                (*without_marker, *isolated_python, str(agent_fd), str(listen_fd), entry),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(agent_fd, listen_fd),
-                cwd="/",
-                start_new_session=True,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, former_mask)
+        fds = (agent_fd, childs_end.fileno())
+        process = start_beside(_PROGRAM, (*map(str, fds), entry), fds)
         kept.pop_all()
-        return _Child(process, dismiss_fd, mark_fd)
+        return _Child(process, control, mark_fd)

@@ -8,11 +8,17 @@ process again while it holds a descriptor of it, and only then kills it.
 
 from __future__ import annotations
 
+import _socket
 import os
 import select
 import signal
 import sys
 import time
+
+DISMISS_WORD = b"."
+LIFELINE_WORD = b"L"
+"""Comes with the descriptor of a lifeline."""
+FD_BYTES = 4
 
 SCAN_INTERVAL_S = 0.05
 EMPTY_SCANS_NEEDED = 2
@@ -22,25 +28,61 @@ REAP_TIMEOUT_S = 5.0
 """After this time the reaper gives up. A driver can keep a killed process for long, and nothing can end it."""
 
 
-def has_ended_without_dismissal(agent_fd: int, dismiss_fd: int) -> bool:
+class Control:
+    """The reaper's end of what connects it to the agent."""
+
+    def __init__(self, fd: int) -> None:
+        # The module behind `socket`, which alone takes longer to import than all else here.
+        self._socket = _socket.socket(fileno=fd)
+        self._socket.setblocking(False)
+        self.lifeline_fd: int | None = None
+        """The agent's newest lifeline."""
+        self.is_dismissed = False
+        self.is_closed = False
+
+    def read(self) -> None:
+        """Take all that the agent has sent."""
+        while not (self.is_dismissed or self.is_closed):
+            try:
+                word, attached, _, _ = self._socket.recvmsg(16, _socket.CMSG_SPACE(FD_BYTES))
+            except BlockingIOError:
+                return
+            except OSError:
+                word, attached = b"", []
+            fds = [int.from_bytes(data[:FD_BYTES], sys.byteorder) for _, _, data in attached]
+            self.is_dismissed = word == DISMISS_WORD
+            self.is_closed = not word
+            if fds:
+                if self.lifeline_fd is not None:
+                    os.close(self.lifeline_fd)
+                self.lifeline_fd = fds[0]
+
+    def say_dead(self) -> None:
+        """Tell the host that the agent has ended. A lifeline that has ended says nothing any more."""
+        if self.lifeline_fd is not None:
+            try:
+                os.set_blocking(self.lifeline_fd, False)
+                os.write(self.lifeline_fd, b"dead\n")
+            except OSError:
+                pass
+
+
+def has_ended_without_dismissal(agent_fd: int, control_fd: int, control: Control) -> bool:
     """Wait until the agent ends or dismisses the reaper."""
     poller = select.poll()
     poller.register(agent_fd, select.POLLIN)
-    poller.register(dismiss_fd, select.POLLIN)
-    os.set_blocking(dismiss_fd, False)
+    poller.register(control_fd, select.POLLIN)
     while True:
         has_ended = agent_fd in dict(poller.poll())
         # Read after the poll: an agent writes before it ends. If it has ended, what it wrote is here.
-        try:
-            written = os.read(dismiss_fd, 1)
-        except BlockingIOError:
-            written = None
-        if written:
+        control.read()
+        if control.is_dismissed:
             return False
         if has_ended:
             return True
-        if written is not None:
-            poller.unregister(dismiss_fd)  # Closed, not written: the agent may still live.
+        if control.is_closed:
+            poller.unregister(control_fd)  # Closed, not dismissed: the agent may still live.
+            control.is_closed = False
 
 
 def end_carriers(entry: bytes) -> None:
@@ -98,6 +140,13 @@ def _kill(pid: int, entry: bytes) -> None:
         os.close(pidfd)
 
 
+def main(agent_fd: int, control_fd: int, entry: str) -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    control = Control(control_fd)
+    if has_ended_without_dismissal(agent_fd, control_fd, control):
+        control.say_dead()
+        end_carriers(os.fsencode(entry))
+
+
 if __name__ == "__main__":
-    if has_ended_without_dismissal(agent_fd=int(sys.argv[1]), dismiss_fd=int(sys.argv[2])):
-        end_carriers(os.fsencode(sys.argv[3]))
+    main(agent_fd=int(sys.argv[1]), control_fd=int(sys.argv[2]), entry=sys.argv[3])

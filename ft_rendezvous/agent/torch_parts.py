@@ -47,6 +47,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "DefaultLogsSpecs.root_log_dir",
         "PContext.error_files",
         "PContext.stderrs",
+        "PContext.stdouts",
         "_terminate_process_handler",
     ),
     f"{_ELASTIC}.multiprocessing.errors": ("ChildFailedError.get_first_failure",),
@@ -60,6 +61,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "RendezvousParameters",
         "RendezvousStoreInfo",
     ),
+    "torch.optim.optimizer": ("register_optimizer_step_post_hook",),
     f"{_ELASTIC}.utils.store": ("_LAST_MEMBER_CHECKIN", "_NUM_MEMBERS"),
 }
 """By module: its names, and the attributes of its classes, that `agent/` and the logs specs use."""

@@ -112,7 +112,7 @@ class _AgentWrappers:
         # An agent of another class than torch's LocalElasticAgent may have no such context.
         context = getattr(self._agent, "_pcontext", None)
         if self._handler.workers is not None:
-            files = (getattr(context, name, {}) for name in ("error_files", "stderrs"))
+            files = (getattr(context, name, {}) for name in ("error_files", "stderrs", "stdouts"))
             self._handler.workers.started(StartedWorkers(pids, ranks, *files))
         return pids
 

@@ -20,8 +20,11 @@ from types import FrameType
 
 from ft_rendezvous.agent import processes
 from ft_rendezvous.agent.exit_description import describe_exit, read_words
+from ft_rendezvous.agent.hang_watch import HangWatch, WatchedWorkers
+from ft_rendezvous.agent.progress_cells import ProgressCells
 from ft_rendezvous.agent.reaper import Reaper
 from ft_rendezvous.agent.signals import replace_handlers, restore_handlers
+from ft_rendezvous.agent.update_message import UpdateMessage
 from ft_rendezvous.agent.worker_inbox import WorkerInbox
 from ft_rendezvous.agent.worker_messages import (
     CheckpointMessage,
@@ -31,8 +34,11 @@ from ft_rendezvous.agent.worker_messages import (
     WorkerMessage,
 )
 from ft_rendezvous.agent.worker_watch import FirstFailure, WorkerWatch
+from ft_rendezvous.core.leases import WorkersProgress
 from ft_rendezvous.core.node_step import WorkerExit
-from ft_rendezvous.env_names import INBOX_VARIABLE, MARKER_VARIABLE
+from ft_rendezvous.core.progress import HangRules, LateTable, ProgressFrom
+from ft_rendezvous.core.update_notes import StepTime, UpdateNote, UpdateOutcome
+from ft_rendezvous.env_names import INBOX_VARIABLE, MARKER_VARIABLE, PROGRESS_VARIABLE
 from ft_rendezvous.node.threads import Link
 from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.protocol.worker_policy import STUCK_REASON, AgentSight, GroupState, WorkerFailure, WorkerPolicy
@@ -55,12 +61,17 @@ class StartedWorkers:
     error_files: Mapping[int, str]
     logs: Mapping[int, str] = field(default_factory=dict)
     """The files for standard error. Empty for a worker that writes to the console or to no file."""
+    outputs: Mapping[int, str] = field(default_factory=dict)
+    """The same for standard output."""
 
 
 class WorkerGroup:
     """The workers of this node, in one cycle after another."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, count: int = 0, rules: HangRules | None = None, progress_from: ProgressFrom = ProgressFrom.CALLS
+    ) -> None:
+        """`count` workers start at a time. `rules` say when one of them is late; None: never."""
         self._link: Link | None = None
         self._lock = threading.Lock()
         """Held for one decision. The link's lock is never taken under it: the link calls `_on_drain` under its own."""
@@ -71,6 +82,10 @@ class WorkerGroup:
         self._coordinator_knows_drain = threading.Event()
         self._marker = secrets.token_hex(8)
         self._reaper = Reaper.start(self._marker)
+        self._late = LateTable(rules or HangRules())
+        self._cells = _make_cells(count) if self._late.rules.is_on else None
+        self._reads_output = progress_from is ProgressFrom.LOG
+        self._hang_watch: HangWatch | None = None
         self._inbox = WorkerInbox(self._on_message, self._is_place_trusted)
         self._is_ended = False
         self._drain_signal_fd = os.eventfd(0)
@@ -83,7 +98,9 @@ class WorkerGroup:
     def environment(self) -> dict[str, str]:
         """What workers need: the reaper finds them by it, and they find the inbox by it."""
         # A worker that renames itself with `setproctitle` would wipe its environment, and the marker with it.
-        return {MARKER_VARIABLE: self._marker, INBOX_VARIABLE: self._inbox.address, "SPT_NOENV": "1"}
+        variables = {MARKER_VARIABLE: self._marker, INBOX_VARIABLE: self._inbox.address, "SPT_NOENV": "1"}
+        # Empty if it is off: a worker must not find the cells of an agent that has started this one.
+        return variables | {PROGRESS_VARIABLE: "" if self._cells is None else self._cells.path}
 
     def end(self) -> None:
         """The agent ends in an orderly way. Its workers are gone, so the reaper must not act."""
@@ -107,6 +124,8 @@ class WorkerGroup:
         """Workers are about to start in this place."""
         self._link = link
         self._inbox.forget_subscribers()
+        if self._cells is not None:
+            self._cells.clear()
         with self._lock:
             self._policy.begin(place.cycle_id, time.monotonic())
 
@@ -114,10 +133,35 @@ class WorkerGroup:
         """Torch has started the workers of the place."""
         self._started, self._pids, cycle_id = started, tuple(started.pids.values()), self._policy.cycle_id
         self._watch = WorkerWatch(started.pids, lambda failure: self._on_failure(cycle_id, started, failure))
+        if self._cells is not None and self._link is not None:
+            watched = WatchedWorkers(cycle_id, started.pids, started.ranks, self._outputs_of(started))
+            self._hang_watch = HangWatch(watched, self._cells, self._late, self._link)
+
+    def _outputs_of(self, started: StartedWorkers) -> dict[int, tuple[str, ...]]:
+        """The files whose growth is progress of a worker, by local rank."""
+        if not self._reads_output:
+            return {}
+        files = {
+            local_rank: tuple(
+                path
+                for path in (started.outputs.get(local_rank, ""), started.logs.get(local_rank, ""))
+                if path and path != os.devnull
+            )
+            for local_rank in started.pids
+        }
+        if not any(files.values()):
+            log.warning(
+                "progress_from=log has no effect: the workers write to no file; "
+                "pass --log-dir with --redirects=3 or --tee=3 to torchrun"
+            )
+        return files
 
     def stop_watch(self) -> None:
         """The agent is about to stop the workers: their ends are no failures any more."""
         watch, self._watch, self._pids = self._watch, None, ()
+        hang_watch, self._hang_watch = self._hang_watch, None
+        if hang_watch is not None:
+            hang_watch.stop()
         if watch is not None:
             watch.stop()
         with self._lock:
@@ -164,11 +208,27 @@ class WorkerGroup:
         self._link = link
         link.on_drain(self._on_drain)
         link.on_group_ended(self.tell_group_lost)
+        link.on_inquiry(self._on_inquiry)
+        link.show_progress(self._read_progress)
+        link.on_lifeline(self._reaper.hold_lifeline)
+
+    def _on_inquiry(self, cycle_id: int, no: int) -> None:
+        """Called by the link, under its lock."""
+        hang_watch = self._hang_watch
+        if hang_watch is not None:
+            hang_watch.inquire(cycle_id, no)
+
+    def _read_progress(self) -> WorkersProgress | None:
+        """Called by the link, under its lock, for every beat."""
+        hang_watch = self._hang_watch
+        return None if hang_watch is None else hang_watch.progress
 
     def _on_message(self, message: WorkerMessage) -> None:
         link = self._link
+        is_report = isinstance(message, UpdateMessage)
         with self._lock:
-            is_taken = self._policy.takes_message(message.cycle_id)
+            policy, cycle_id = self._policy, message.cycle_id
+            is_taken = policy.takes_report(cycle_id) if is_report else policy.takes_message(cycle_id)
         if link is None or not is_taken:
             return
         match message:
@@ -178,6 +238,8 @@ class WorkerGroup:
                 link.ask_drain(message.reason or "a worker asked for it")
             case CheckpointMessage():
                 link.tell_checkpoint(message.cycle_id)
+            case UpdateMessage():
+                link.report_update(message.cycle_id, _note_of(message))
 
     def tell_group_lost(self, group: int, reason: str) -> None:
         """Tell the workers of this place that another replica group is lost. Never waits; any thread may call it."""
@@ -233,3 +295,27 @@ class WorkerGroup:
         if is_due:
             reached = processes.forward(DRAIN_SIGNAL, pids)
             log.info("%s forwarded to %d of %d workers", DRAIN_SIGNAL.name, len(reached), len(pids))
+
+
+def _note_of(message: UpdateMessage) -> UpdateNote:
+    return UpdateNote(
+        version=message.version,
+        outcome=UpdateOutcome(message.outcome),
+        attempts=message.attempts,
+        parties=message.parties,
+        updated=message.updated,
+        failed_count=message.failed_count,
+        failed=message.failed,
+        steps=tuple(StepTime(name, seconds) for name, seconds in message.steps),
+        duration_s=message.duration_s,
+        lost_s=message.lost_s,
+        reason=message.reason,
+    )
+
+
+def _make_cells(count: int) -> ProgressCells | None:
+    try:
+        return ProgressCells(count)
+    except OSError as error:
+        log.warning("this node cannot notice hangs: it has no memory to share with its workers reason=%s", error)
+        return None

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from ft_rendezvous.agent.update_message import UPDATE_FIELDS, UpdateMessage, clean_names, clean_steps
 from ft_rendezvous.text import one_line
 
 MAX_MESSAGE_BYTES = 4096
@@ -78,7 +79,7 @@ class PlaceAnswer:
     is_trusted: bool
 
 
-WorkerMessage = RestartMessage | DrainMessage | CheckpointMessage | SubscribeMessage | PlaceQuestion
+WorkerMessage = RestartMessage | DrainMessage | CheckpointMessage | SubscribeMessage | PlaceQuestion | UpdateMessage
 AgentMessage = GroupLostMessage | PlaceAnswer
 
 _WORKER_TYPES: dict[str, type[WorkerMessage]] = {
@@ -87,6 +88,7 @@ _WORKER_TYPES: dict[str, type[WorkerMessage]] = {
     "at_checkpoint": CheckpointMessage,
     "subscribe": SubscribeMessage,
     "is_place_trusted": PlaceQuestion,
+    "update": UpdateMessage,
 }
 _AGENT_TYPES: dict[str, type[AgentMessage]] = {"group_lost": GroupLostMessage, "place": PlaceAnswer}
 _NAMES: dict[type[WorkerMessage | AgentMessage], str] = {
@@ -139,6 +141,8 @@ def _decode(data: bytes, types: Mapping[str, type[_Message]]) -> _Message | Faul
         return Fault.BAD_FIELDS
     if "reason" in content:
         content["reason"] = one_line(content["reason"])
+    if message_type is UpdateMessage:
+        content |= {"failed": clean_names(content["failed"]), "steps": clean_steps(content["steps"])}
     return message_type(**content)
 
 
@@ -151,6 +155,8 @@ def socket_name(address: str) -> str:
 def _is_valid(name: str, value: Any) -> bool:
     if name == "reason":
         return isinstance(value, str)
+    if name in UPDATE_FIELDS:
+        return UPDATE_FIELDS[name](value)
     if name == "is_trusted":
         return isinstance(value, bool)
     return type(value) is int and 0 <= value < 1 << 63  # In Python a bool is an int. Here it is not a number.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
-from ft_rendezvous.cli.exit_codes import telling_errors
+from ft_rendezvous.cli.exit_codes import FAILED, MISUSED, leave_at_once, telling_errors
 from ft_rendezvous.cli.serve import parse_conf
+from ft_rendezvous.errors import HeadLost
 from ft_rendezvous.launch.options import MAX_RESTARTS
 
+Answer = TypeVar("Answer")
 AddressOption = Annotated[
     str,
     typer.Option(metavar="HOST:PORT", help="The address of the cluster. Default: RAY_ADDRESS, or the cluster here."),
@@ -106,8 +110,8 @@ def ftr_ray_run(  # noqa: PLR0917
     The first Ctrl-C drains the nodes, the second one stops them. If this command dies, training goes on: the same
     command with the same --name goes on with the run.
 
-    Exit code: 0 the run succeeded, 1 it failed or has no verdict, 3 it was cancelled, 2 it was not started, 128+N after
-    signal N.
+    Exit code: 0 the run succeeded, 1 it failed or has no verdict, also because the head was lost, 3 it was cancelled,
+    2 it was not started, 128+N after signal N.
 
     On a remote cluster: `ray job submit --working-dir . -- ftr ray ... -- train.py`. That needs `ray[default]` where
     you submit.
@@ -142,7 +146,11 @@ def ftr_ray_run(  # noqa: PLR0917
             raise typer.Exit(0)
         from ft_rendezvous.launch.ray.driver import drive  # noqa: PLC0415
 
-        code = launcher_exit_code(drive(request))
+        try:
+            code = launcher_exit_code(drive(request))
+        except HeadLost as error:
+            print(f"ftr: {error}", file=sys.stderr)
+            leave_at_once(FAILED)  # Threads wait inside Ray.
     raise typer.Exit(code)
 
 
@@ -158,7 +166,7 @@ def ftr_ray_status(
         from ft_rendezvous.launch.ray.operate import describe_runs  # noqa: PLC0415
 
         table = Table("run", "store", "node", "start", "state", "machine", box=None)
-        for row in describe_runs(name, address):
+        for row in _asked(lambda: describe_runs(name, address)):
             table.add_row(*row)
         Console(width=None if Console().is_terminal else 160).print(table)
 
@@ -174,7 +182,16 @@ def ftr_ray_stop(
     with telling_errors("the run may not have ended: repeat the command"):
         from ft_rendezvous.launch.ray.operate import stop_run  # noqa: PLC0415
 
-        stop_run(name, address)
+        _asked(lambda: stop_run(name, address))
+
+
+def _asked(question: Callable[[], Answer]) -> Answer:
+    """What a cluster answers. If its head is lost meanwhile, this ends the process: threads wait inside Ray."""
+    try:
+        return question()
+    except HeadLost as error:
+        print(f"ftr: {error}", file=sys.stderr)
+        leave_at_once(MISUSED)
 
 
 def add_ray_commands(app: typer.Typer) -> None:

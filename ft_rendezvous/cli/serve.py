@@ -64,6 +64,7 @@ def run_serve(settings: Settings, log_level: str) -> int:
             verdict_path=verdict_path,
             state=settings.state,
             advertised_addr=node.endpoint_host,
+            lifeline_port=node.lifeline_port,
         )
     except OSError as error:
         raise _cannot_listen(settings.node.endpoint_port, error) from error

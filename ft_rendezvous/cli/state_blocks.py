@@ -11,9 +11,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ft_rendezvous.doctor.node_names import fold_names
-from ft_rendezvous.state.model.records import Cycle, CycleStatus, Group, GroupStatus, Node, NodeRole, NodeStatus, Run
+from ft_rendezvous.state.model.records import (
+    Cycle,
+    CycleStatus,
+    Group,
+    GroupStatus,
+    Node,
+    NodeRole,
+    NodeStatus,
+    RecentUpdate,
+    Run,
+)
 from ft_rendezvous.state.model.run_state import NS
-from ft_rendezvous.state.model.wording import cause_in_words, local_time, name_group
+from ft_rendezvous.state.model.wording import cause_in_words, list_steps, local_time, name_group, sum_up_updates
 from ft_rendezvous.state.read.log_reader import describe_missing
 from ft_rendezvous.state.read.sources import Picture
 from ft_rendezvous.text import clean, count, duration
@@ -24,6 +34,7 @@ FEW = 24
 UNWELL_SHOWN = 40
 DOMAINS_SHOWN = 40
 CYCLES_LISTED = 8
+UPDATES_LISTED = 8
 LONG_NAME = 60
 DEAD_SHOWN = 8
 """Of those that have ended, the newest."""
@@ -92,6 +103,7 @@ def blocks_of(picture: Picture, now_ns: int, is_every_node: bool = False) -> Ite
     yield from _nodes(picture, now_ns, is_every_node)
     yield from _cycles(picture, now_ns)
     yield from _lost(run)
+    yield from _updates(run)
     if picture.missing is not None and not picture.missing.is_empty():
         yield TextLine(f"of its log, {describe_missing(picture.missing)}", "incomplete")
 
@@ -215,12 +227,23 @@ def _some(title: str, nodes: Sequence[Node], now_ns: int, most: int, has_groups:
 def _each(title: str, nodes: Sequence[Node], now_ns: int, tail: str = "", *, has_groups: bool) -> Grid:
     headings: tuple[str, ...] = (">rank", "node", "domain", "role", "status", "last beat", ">failures", "")
     rows = [_node_cells(node, now_ns) for node in nodes]
+    if any(node.last_progress_ns is not None for node in nodes):
+        headings = (*headings[:-1], "progress", headings[-1])
+        rows = [(*row[:-1], _progress(node, now_ns), row[-1]) for node, row in zip(nodes, rows, strict=True)]
     if has_groups:
         groups = ["" if node.group is None else str(node.group) for node in nodes]
         return Grid(
             title, (">group", *headings), [(group, *row) for group, row in zip(groups, rows, strict=True)], tail
         )
     return Grid(title, headings, rows, tail)
+
+
+def _progress(node: Node, now_ns: int) -> str:
+    """The last step of a node's slowest worker, and how long ago it was."""
+    if node.last_progress_ns is None or node.role is not NodeRole.ACTIVE or node.is_terminal():
+        return ""
+    step = "" if node.step is None else f"step {node.step:,}, "
+    return f"{step}{duration(max(0, now_ns - node.last_progress_ns) / NS)} ago"
 
 
 def _node_cells(node: Node, now_ns: int) -> tuple[str, ...]:
@@ -339,3 +362,38 @@ def _lost(run: Run) -> Iterator[Block]:
         causes = sorted(run.lost.items(), key=lambda item: -item[1].seconds)
         rows = [(cause_in_words(cause), str(lost.times), duration(lost.seconds)) for cause, lost in causes]
         yield Grid("time without training", ("because of", ">times", ">lost"), rows)
+
+
+def _updates(run: Run) -> Iterator[Block]:
+    """If the run has any: all in one line, and the newest; those that failed or were retried before the others."""
+    if not run.updates.updates:
+        return
+    newest = run.recent_updates[::-1]
+    shown = [*(each for each in newest if not each.is_plain), *(each for each in newest if each.is_plain)]
+    shown = sorted(shown[:UPDATES_LISTED], key=lambda each: -each.time_ns)
+    headings = (
+        "at",
+        ">cycle",
+        ">version",
+        "outcome",
+        ">attempts",
+        ">parties",
+        ">time",
+        ">lost",
+        "steps, and what failed",
+    )
+    yield Grid(f"updates: {sum_up_updates(run.updates)}", headings, [_update_cells(each) for each in shown])
+
+
+def _update_cells(update: RecentUpdate) -> tuple[str, ...]:
+    return (
+        local_time(update.time_ns, SHORT_TIME),
+        str(update.cycle_id),
+        str(update.version),
+        str(update.outcome),
+        str(update.attempts),
+        f"{update.updated:,} of {update.parties:,}",
+        duration(update.duration_s),
+        duration(update.lost_s) if update.lost_s else "",
+        clean("; ".join(filter(None, (list_steps(update), update.failed_names, update.reason)))),
+    )

@@ -54,7 +54,9 @@ def events(  # noqa: PLR0917
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     is_json: Annotated[bool, typer.Option("--json", help="Print the events as they were recorded.")] = False,
     after: Annotated[int, typer.Option(min=0, metavar="N", help="Only events after the one with this number.")] = 0,
-    is_all: Annotated[bool, typer.Option("--all", help="Also the regular looks at the leases, one per lease.")] = False,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="Also what is routine: looks at the leases, and plain updates.")
+    ] = False,
     run: RunOption = None,
 ) -> None:
     """Show what happened in a run, one sentence per event, in local time.

@@ -17,8 +17,8 @@ from ft_rendezvous.cli.exit_codes import CANCELLED, FAILED
 from ft_rendezvous.cli.state_blocks import blocks_of, gathering, headline
 from ft_rendezvous.cli.state_draw import render_drawing, render_lines
 from ft_rendezvous.errors import ConfigError, StateUnavailable
-from ft_rendezvous.protocol.journal import Looked
-from ft_rendezvous.state.model.events import StateTold, decode_line
+from ft_rendezvous.protocol.journal import Looked, UpdatesReported
+from ft_rendezvous.state.model.events import AnyEntry, StateTold, decode_line
 from ft_rendezvous.state.model.records import RunStatus
 from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.model.wording import describe, local_time, names_in
@@ -159,10 +159,15 @@ def _sentences(lines: Iterator[bytes], after: int, is_all: bool) -> Iterator[str
         if after and event.event_id > after + 1 and not isinstance(event.event, StateTold):
             yield f"{'':23}  {event.event_id - after - 1:,} events before this are not kept here"
         after = event.event_id
-        if is_all or not isinstance(event.event, Looked):
+        if is_all or not _is_routine(event.event):
             if event.timestamp_ns // NS != second or not at_second:
                 second, at_second = event.timestamp_ns // NS, local_time(event.timestamp_ns)
             yield f"{at_second}.{event.timestamp_ns // 1_000_000 % 1_000:03d}  {describe(event, names)}"
+
+
+def _is_routine(entry: AnyEntry) -> bool:
+    """What comes again and again as long as all is well."""
+    return isinstance(entry, Looked) or (isinstance(entry, UpdatesReported) and entry.is_plain)
 
 
 # --- the command line -------------------------------------------------------------------------------

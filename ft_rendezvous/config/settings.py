@@ -9,6 +9,7 @@ does.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ from ft_rendezvous.core.capacity import PlacementRules, Policy, Ranks, Spread
 from ft_rendezvous.core.hosting import NodeIdentity
 from ft_rendezvous.core.losses import LossRules
 from ft_rendezvous.core.next_cycle import Grow
+from ft_rendezvous.core.progress import HangRules, ProgressFrom
 from ft_rendezvous.core.sealing import SealRules
 from ft_rendezvous.errors import ConfigError
 
@@ -49,6 +51,14 @@ class RunSettings:
         "lease_timeout", 5.0, "A node that does not renew its lease for this long is dead, in seconds."
     )
     beat_s: float = setting("beat_interval", 1.0, "How often a node renews its lease, in seconds.")
+    has_lifelines: bool = setting(
+        "lifeline", True, "Whether each node holds a connection whose end tells the host at once that the node is dead."
+    )
+    lifeline_grace_s: float = setting(
+        "lifeline_grace",
+        0.2,
+        "How long a node that lives may take to connect or beat again when its lifeline has ended, in seconds.",
+    )
     join_s: float = setting(
         "join_timeout", 600.0, "How long a cycle waits for enough nodes, and a node waits for the store, in seconds."
     )
@@ -131,6 +141,19 @@ class RunSettings:
         "domain_from", None, "Where nodes find their domains; see `ftr docs placement`. `domain` and FT_DOMAIN_ID win."
     )
     unit_from: str | None = setting("unit_from", None, "Where nodes find their units. `unit` wins.")
+    hang_timeout: str = setting(
+        "hang_timeout",
+        "off",
+        "A rank that makes no progress for this long is late, in seconds, or `auto`; see `ftr docs hangs`.",
+    )
+    startup_s: float = setting(
+        "startup_timeout", 0.0, "The same before the first progress of any worker of a node, in seconds. 0: off."
+    )
+    progress_from: ProgressFrom = setting(
+        "progress_from",
+        ProgressFrom.CALLS,
+        "`calls`: workers call progress() or watch_optimizer(). `log`: output of a worker is progress, too.",
+    )
     has_identical_workers: bool = setting(
         "identical_workers",
         False,
@@ -151,11 +174,43 @@ class RunSettings:
                 "one late beat must not kill a node"
             )
 
+        if self.has_lifelines and not 0 < self.lifeline_grace_s < self.lease_s:
+            raise ConfigError(
+                f"lifeline_grace={self.lifeline_grace_s:g} must be more than 0 and less than "
+                f"lease_timeout={self.lease_s:g}: set it in between, or lifeline=no"
+            )
+        self._check_hangs()
         self._check_blocks()
         self._check_groups()
         for key, source in (("domain_from", self.domain_from), ("unit_from", self.unit_from)):
             if source is not None:
                 topology.split_source(key, source)
+
+    def _check_hangs(self) -> None:
+        rules = self.hang_rules
+        for key, limit_s in (("hang_timeout", rules.hang_s), ("startup_timeout", rules.startup_s)):
+            if limit_s is not None and limit_s <= self.lease_s:
+                raise ConfigError(
+                    f"{key}={limit_s:g} must be more than lease_timeout={self.lease_s:g}: until then a rank may wait "
+                    "for a node that is dead; make it longer, or leave it out"
+                )
+
+    @property
+    def hang_rules(self) -> HangRules:
+        """When a rank is late. Raises ConfigError for a text that is no time."""
+        text = self.hang_timeout.strip().lower()
+        startup_s = self.startup_s or None
+        if text in ("off", "no", "false", "0"):
+            return HangRules(startup_s=startup_s)
+        if text == "auto":
+            return HangRules(is_auto=True, startup_s=startup_s)
+        try:
+            hang_s = float(text)
+        except ValueError:
+            hang_s = math.nan
+        if not (math.isfinite(hang_s) and hang_s > 0):
+            raise ConfigError(f"hang_timeout={self.hang_timeout} is no time: give seconds, `auto` or `off`")
+        return HangRules(hang_s=hang_s, startup_s=startup_s)
 
     def _check_blocks(self) -> None:
         for key, size in (("segment", self.segment), ("unit_size", self.unit_size)):
@@ -300,6 +355,9 @@ class NodeSettings:
     )
     verdict_file: str | None = setting(
         "verdict_file", None, "The JSON file to which the store host writes the verdict, before it closes the run."
+    )
+    lifeline_port: int = setting(
+        "lifeline_port", 0, "The port at which the store host listens for lifelines. 0: any free port."
     )
     exit_command: str | None = setting(
         "exit_command",

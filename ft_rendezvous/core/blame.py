@@ -48,6 +48,8 @@ class FailureNote:
     last_words: str = ""
     """The last line of that file."""
     group: int = 0
+    is_blamed: bool = True
+    """Whether the node is at fault if its failure is the first. The workers of a world may hang without an odd one."""
 
     def __str__(self) -> str:
         return f"{self.node} (rank {self.rank}) in cycle {self.cycle_id}: {self.reason}"
@@ -242,7 +244,7 @@ class Ledger:
         self, first: FailureNote | None, now: float, can_lose: Callable[[FailureNote], bool]
     ) -> FailureNote | None:
         limit = self.rules.max_node_failures
-        if first is None or limit == 0:
+        if first is None or not first.is_blamed or limit == 0:
             return None
         self.failures[first.key] = self.failures.get(first.key, 0) + 1
         if self.failures[first.key] < limit or not can_lose(first):

@@ -7,12 +7,12 @@ from enum import StrEnum
 
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.lifecycle import Role
-from ft_rendezvous.core.model import Outcome, Request
+from ft_rendezvous.core.model import Late, Outcome, Request, Stacks, UpdateNews
 
 
 class FenceCause(StrEnum):
     LOST = "lost"
-    """It did not beat for the length of a lease."""
+    """It did not beat for the length of a lease, or its process has ended."""
     DEAF = "deaf"
     """It beats, but it does not act on events."""
     REPLACED = "replaced"
@@ -86,5 +86,15 @@ class Loss:
     node: str
 
 
-Effect = Fence | FailureNote | NodeFinish | NodeExit | NodeUnfit | CheckpointWritten | Request
-"""What follows from a record outside of the roster. A request is left to the coordinator."""
+@dataclass(frozen=True, slots=True)
+class UpdatesTold:
+    """Workers of a node have reported updates. The node may be over by now."""
+
+    node: str
+    news: UpdateNews
+
+
+Effect = (
+    Fence | FailureNote | NodeFinish | NodeExit | NodeUnfit | CheckpointWritten | UpdatesTold | Request | Late | Stacks
+)
+"""What follows from a record outside of the roster. Requests and late ranks are left to the coordinator."""

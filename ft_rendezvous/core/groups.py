@@ -22,6 +22,7 @@ from ft_rendezvous.core.model import (
     NoGroupTrains,
     Verdict,
     VerdictKind,
+    WorkersHang,
     node_name,
 )
 from ft_rendezvous.core.next_cycle import DrainState, find_cause
@@ -199,7 +200,8 @@ def _decide_restarts(view: GroupsView, now: float, rules: GroupRules) -> list[Gr
         first = find_cause(ended[0].troubles)
         if len(view.groups) == rules.wanted == 1:
             return [RestartAll(first)]
-        return [RestartAll(NoGroupTrains(tuple(each.group for each in ended), str(first)))]
+        is_hang = isinstance(first, WorkersHang)
+        return [RestartAll(NoGroupTrains(tuple(each.group for each in ended), str(first), is_hang))]
     steps: list[GroupStep] = [OpenGroup(each.group, find_cause(each.troubles)) for each in ended]
     for each in view.groups:
         drain = _drain_ahead(each)

@@ -13,12 +13,43 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 ACK_SHIFT = 32
-"""The low bits of a beat counter count beats. The high bits hold the number of the last event the node acted on."""
+"""The low bits of a beat counter count beats. The next ones hold the number of the last event the node acted on."""
+PROGRESS_SHIFT = 80
+"""The highest bits hold the progress of the node's workers, if it is watched."""
+AGE_BITS = 20
+MOST_STEPS = (1 << 60) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersProgress:
+    """How far the slowest worker of a node is."""
+
+    step: int | None
+    age_s: int
+    """Seconds since the last progress of the worker that waits for longest."""
 
 
 def acknowledged(counter: int) -> int:
     """The event number in a beat counter."""
-    return counter >> ACK_SHIFT
+    return counter >> ACK_SHIFT & (1 << PROGRESS_SHIFT - ACK_SHIFT) - 1
+
+
+def pack_progress(progress: WorkersProgress | None) -> int:
+    """Progress as a part of a beat counter. The lowest bit says that there is any."""
+    if progress is None:
+        return 0
+    step = 0 if progress.step is None else 1 + min(max(0, progress.step), MOST_STEPS)
+    age = min(max(0, progress.age_s), (1 << AGE_BITS) - 1)
+    return ((step << AGE_BITS | age) << 1) | 1
+
+
+def progress_in(counter: int) -> WorkersProgress | None:
+    """The progress in a beat counter."""
+    packed = max(0, counter) >> PROGRESS_SHIFT
+    if not packed & 1:
+        return None
+    step = packed >> 1 + AGE_BITS
+    return WorkersProgress(step - 1 if step else None, packed >> 1 & (1 << AGE_BITS) - 1)
 
 
 @dataclass(slots=True)
@@ -110,6 +141,11 @@ class LeaseTable:
         lowest = min((acknowledged(max(lease.counter, 0)) for lease in self.leases.values()), default=floor)
         return max(lowest, floor)
 
+    def find_progress(self, incarnations: Iterable[str]) -> dict[str, WorkersProgress]:
+        """How far the workers of these nodes are, as far as their beats say so."""
+        found = {name: progress_in(self.leases[name].counter) for name in incarnations if name in self.leases}
+        return {name: progress for name, progress in found.items() if progress is not None}
+
     def ages(self, incarnations: Iterable[str], now: float) -> dict[str, float]:
         """Seconds since the last beat that was seen of each node."""
         return {name: now - self.leases[name].seen_at for name in incarnations if name in self.leases}
@@ -124,9 +160,10 @@ class Pulse:
     counter: int = 0
     is_fenced: bool = False
 
-    def next_counter(self, acted_upon: int) -> int:
-        """The counter after the next beat. It carries the number of the last event acted upon."""
-        return self.counter + 1 + ((acted_upon - acknowledged(self.counter)) << ACK_SHIFT)
+    def next_counter(self, acted_upon: int, progress: WorkersProgress | None = None) -> int:
+        """The counter after the next beat. It carries the number of the last event acted upon, and progress."""
+        beats = (self.counter & (1 << ACK_SHIFT) - 1) + 1
+        return beats + (acted_upon << ACK_SHIFT) + (pack_progress(progress) << PROGRESS_SHIFT)
 
     def take_reply(self, sent: int, found: int, sent_at: float) -> None:
         """Take in what the store holds after the beat `sent`. Any other value means that the coordinator has taken the

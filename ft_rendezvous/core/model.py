@@ -12,9 +12,11 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from ft_rendezvous.core.stacks import MAX_FRAMES, RankStack
+from ft_rendezvous.core.update_notes import UpdateNote, UpdateSums
 from ft_rendezvous.text import NAMED, count
 
-STORE_FORMAT: Final = 5
+STORE_FORMAT: Final = 6
 """Version of all data in the store. A record of another version is refused."""
 
 
@@ -76,7 +78,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_
     Records are arrays without field names: that halves the bytes, and the coordinator reads all of them.
     """
 
-    v: Literal[5] = STORE_FORMAT
+    v: Literal[6] = STORE_FORMAT
     cycle_id: int
     incarnation: Incarnation
 
@@ -145,7 +147,55 @@ class Checkpoint(Record, frozen=True, kw_only=True, tag="checkpoint"):
     """The workers have just written a checkpoint, and the next cycle waits for that."""
 
 
-AnyRecord = Arrival | Withdrawal | Failure | Finish | Goodbye | Request | Checkpoint
+class UpdateNews(Record, frozen=True, kw_only=True, tag="updates"):
+    """What workers of this node have reported of updates since its last such record."""
+
+    number: Annotated[int, msgspec.Meta(ge=1)]
+    """Grows from one such record of a node to the next: one that is written twice counts once."""
+    worker_cycle_id: Annotated[int, msgspec.Meta(ge=1)]
+    """The cycle of these workers. The record may be in the log of a later one."""
+    merged: UpdateSums
+    """Updates that are not in `notes`."""
+    notes: tuple[UpdateNote, ...]
+    """Those that failed or were retried, oldest first; then the newest plain one."""
+
+    @property
+    def sums(self) -> UpdateSums:
+        """Of all updates in this record."""
+        sums = self.merged
+        for note in self.notes:
+            sums = sums.plus(note)
+        return sums
+
+
+class Late(Record, frozen=True, kw_only=True, tag="late"):
+    """A rank of this node has made no progress for long. It may hang, or wait for a rank that does."""
+
+    rank: int
+    step: int | None
+    """The last step that it has told. None: it has told none."""
+    late_s: float
+    after_s: float
+    """Since this node took its place, on its own clock."""
+    is_starting: bool = False
+    """No worker of this node has made any progress yet."""
+
+
+class Stacks(Record, frozen=True, kw_only=True, tag="stacks"):
+    """Where the workers of this node are: the answer to an inquiry."""
+
+    inquiry: int
+    """The number of the event that asks."""
+    stacks: tuple[RankStack, ...] = ()
+    depth: int = MAX_FRAMES
+    """How many frames of a stack are told. Stacks that are cut at different depths cannot be compared."""
+    paused: tuple[tuple[int, str], ...] = ()
+    """Ranks that have announced a pause, or that a debugger holds, and why."""
+    moving: tuple[int, ...] = ()
+    """Ranks that have made progress not long ago."""
+
+
+AnyRecord = Arrival | Withdrawal | Failure | Finish | Goodbye | Request | Checkpoint | UpdateNews | Late | Stacks
 
 
 # --- why a cycle was opened -------------------------------------------------------------------------
@@ -167,6 +217,20 @@ class WorkersFailed(Why, frozen=True, tag="workers_failed"):
 
     def __str__(self) -> str:
         return f"workers failed on {self.node} (rank {self.rank}): {self.reason}"
+
+
+class WorkersHang(Why, frozen=True, tag="workers_hang"):
+    """Workers make no progress, and do not end."""
+
+    node: str
+    """The node that is blamed. Without one, the node that said first that a rank is late."""
+    rank: int
+    reason: str
+    is_blamed: bool
+
+    def __str__(self) -> str:
+        blame = f" on {self.node} (rank {self.rank})" if self.is_blamed else ""
+        return f"workers hang{blame}: {self.reason}"
 
 
 class NodesLost(Why, frozen=True, tag="nodes_lost"):
@@ -227,6 +291,8 @@ class NoGroupTrains(Why, frozen=True, tag="no_group_trains"):
     """The groups that ended just now."""
     first: str
     """Why the first of them ended."""
+    is_hang: bool = False
+    """The workers of the first of them hang."""
 
     def __str__(self) -> str:
         return f"no group trains any more: {group_names(self.groups)} ended, the first because {self.first}"
@@ -254,6 +320,7 @@ class GroupForms(Why, frozen=True, tag="group_forms"):
 AnyWhy = (
     FirstCycle
     | WorkersFailed
+    | WorkersHang
     | NodesLost
     | NodeLeft
     | RestartRequested
@@ -348,7 +415,15 @@ class Called(msgspec.Struct, frozen=True, kw_only=True, tag="called"):
     """The group whose next cycle is meant. None: of all nodes, or the run has one group."""
 
 
-AnyEvent = Opened | Sealed | Called | Closed
+class Inquired(msgspec.Struct, frozen=True, kw_only=True, tag="inquired"):
+    """A rank is late: the nodes that train in this cycle and group say where their workers are."""
+
+    no: int
+    cycle_id: int
+    group: int
+
+
+AnyEvent = Opened | Sealed | Called | Inquired | Closed
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -392,6 +467,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The seals of single groups that a newcomer may have a seat in: number of the event, and arrivals counted."""
     lighthouse: str = ""
     """The address of the run's torchft lighthouse, if it has one."""
+    lifeline_port: int = 0
+    """Where the host listens for lifelines. 0: it does not."""
 
 
 def fold(view: View, event: AnyEvent) -> View:
@@ -442,6 +519,8 @@ def _take_in(view: View, event: AnyEvent) -> View:
             return msgspec.structs.replace(view, no=event.no, sealed=event)
         case Called():
             return msgspec.structs.replace(view, no=event.no, called=event)
+        case Inquired():
+            return msgspec.structs.replace(view, no=event.no)
         case Closed():
             return msgspec.structs.replace(view, no=event.no, closed=event)
 

@@ -6,7 +6,7 @@ for each of them.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 MOST_REMEMBERED = 1 << 16
@@ -35,4 +35,25 @@ class RecentNames:
         self._in_order.append(name)
         if len(self._in_order) > self.most:
             self._names.remove(self._in_order.popleft())
+        return True
+
+
+@dataclass(slots=True)
+class RecentNumbers:
+    """The last number under each of the names that were used last."""
+
+    most: int = field(default_factory=lambda: MOST_REMEMBERED)
+    _numbers: OrderedDict[str, int] = field(default_factory=OrderedDict)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def advance(self, name: str, number: int) -> bool:
+        """Remember a number. False if it is not larger than the last one under this name."""
+        if number <= self._numbers.get(name, 0):
+            return False
+        self._numbers[name] = number
+        self._numbers.move_to_end(name)
+        if len(self._numbers) > self.most:
+            self._numbers.popitem(last=False)
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.capacity import PlacementRules, capacity
@@ -21,7 +21,9 @@ from ft_rendezvous.core.effects import (
     NodeExit,
     NodeFinish,
     NodeUnfit,
+    UpdatesTold,
 )
+from ft_rendezvous.core.hangs import Hang, Suspect
 from ft_rendezvous.core.lifecycle import NodeStep, Role, next_role
 from ft_rendezvous.core.model import (
     AnyRecord,
@@ -31,6 +33,7 @@ from ft_rendezvous.core.model import (
     Failure,
     Finish,
     Goodbye,
+    Late,
     NodeInfo,
     NodeLeft,
     NodesLost,
@@ -39,14 +42,20 @@ from ft_rendezvous.core.model import (
     Request,
     RequestKind,
     RestartRequested,
+    Stacks,
+    UpdateNews,
     Withdrawal,
     WorkersFailed,
+    WorkersHang,
     node_key,
     node_name,
 )
 from ft_rendezvous.core.placement import choose_candidates
-from ft_rendezvous.core.recent import RecentNames
+from ft_rendezvous.core.recent import RecentNames, RecentNumbers
 from ft_rendezvous.core.sealed_world import SealedWorld
+
+MAX_HANG_CHARS = 400
+"""Of the text about a hang: every node reads it."""
 
 
 @dataclass(slots=True)
@@ -103,6 +112,8 @@ class Roster:
     """Incarnations that were in the run and are over."""
     refused: RecentNames = field(default_factory=RecentNames)
     """Incarnations that were not admitted."""
+    updates_told: RecentNumbers = field(default_factory=RecentNumbers)
+    """The number of the last record of updates that each node has written."""
     _home: dict[str, SealedWorld] = field(default_factory=dict)
     """The world in which each node was last placed, until the next one of that group is sealed."""
     _rest: SealedWorld = field(default_factory=SealedWorld)
@@ -179,6 +190,8 @@ class Roster:
         """
         if isinstance(record, Withdrawal):
             return self._withdraw(record)
+        if isinstance(record, UpdateNews):
+            return self._take_updates(record)
         if self._is_over(record.incarnation):
             return []
         if isinstance(record, Arrival):
@@ -200,9 +213,18 @@ class Roster:
                 return [CheckpointWritten(world.group)] if record.cycle_id == world.cycle_id else []
             case Request(kind=RequestKind.DRAIN):
                 return [record]
+            case Late() | Stacks() if is_current:
+                return [record]
             case Request(kind=RequestKind.RESTART) if is_current:
                 self.ask_restart(f"{member.name} (rank {world.ranks[record.incarnation]})", record.reason, world)
         return []
+
+    def _take_updates(self, news: UpdateNews) -> list[Effect]:
+        """A report changes nothing here. It counts even if the node is over: it says what has happened."""
+        if not self.is_known(news.incarnation) or not self.updates_told.advance(news.incarnation, news.number):
+            return []
+        member = self.members.get(news.incarnation)
+        return [UpdatesTold(news.incarnation if member is None else member.name, news)]
 
     def _fail(self, failure: Failure, member: Member, is_current: bool) -> list[Effect]:
         note = self._failure_of(failure, member)
@@ -379,6 +401,24 @@ class Roster:
         world.troubles.append(RestartRequested(by, reason))
 
     # --- decisions of the coordinator ---------------------------------------------------------------
+
+    def end_hung_world(self, hang: Hang, suspect: Suspect, world: SealedWorld) -> FailureNote | None:
+        """A world hangs: its cycle ends. Returns what it is charged with."""
+        incarnation = hang.blamed or suspect.incarnation
+        member = self.members[incarnation]
+        reason = hang.reason[:MAX_HANG_CHARS]
+        step = "" if hang.step is None else f"step {hang.step}: "
+        world.troubles.append(WorkersHang(member.name, hang.rank, reason, hang.blamed is not None))
+        failure = Failure(
+            cycle_id=world.cycle_id,
+            incarnation=incarnation,
+            reason=reason,
+            rank=hang.rank,
+            after_s=suspect.after_s,
+            last_words=f"{step}{hang.stack}"[:MAX_HANG_CHARS],
+        )
+        note = self._failure_of(failure, member)
+        return None if note is None else replace(note, is_blamed=hang.blamed is not None)
 
     def drop(self, incarnation: str, is_loss: bool = True) -> None:
         """A node is dead or replaced, or it must go. Its incarnation never counts again.

@@ -11,7 +11,7 @@ from itertools import islice
 
 from ft_rendezvous.core.capacity import PlacementRules, capacity, leftovers
 from ft_rendezvous.core.model import Arrival, Verdict, VerdictKind, node_name
-from ft_rendezvous.text import NAMED
+from ft_rendezvous.text import NAMED, listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,10 @@ class SealView:
     """Nodes of the last world that were lost since, and are parked."""
     groups: tuple[int, ...] = ()
     """The groups whose worlds are in `world`, one after the other. Empty in a run without groups."""
+    suspected: tuple[str, ...] = ()
+    """Arrived nodes whose lifeline has ended, by name."""
+    suspected_until: float = 0.0
+    """When it is known whether they are dead."""
     awaits_others: bool = False
     """The arrived can form a world only with parked nodes, and enough others are alive."""
 
@@ -136,7 +140,19 @@ class CountsDisagree:
         return "an arrival was counted and its record is not there yet"
 
 
-WaitReason = NeedsNodes | NeedsBlocks | AwaitsSurvivors | HopesForMore | AwaitsOthers | Settles | CountsDisagree
+@dataclass(frozen=True, slots=True)
+class DoubtsNodes:
+    """No rank is given to a node that may be dead."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"the connection of {listing(self.names, NAMED)} has ended; waiting for a sign of life"
+
+
+WaitReason = (
+    NeedsNodes | NeedsBlocks | AwaitsSurvivors | HopesForMore | AwaitsOthers | Settles | CountsDisagree | DoubtsNodes
+)
 
 
 # --- decisions --------------------------------------------------------------------------------------
@@ -194,6 +210,8 @@ def decide_seal(view: SealView, now: float, rules: SealRules) -> SealDecision:
         return Wait(Settles(), settled_at)
     if view.disagrees_since is not None and now < view.disagrees_since + rules.lease_s:
         return Wait(CountsDisagree(), view.disagrees_since + rules.lease_s)
+    if view.suspected:
+        return Wait(DoubtsNodes(view.suspected), view.suspected_until)
     return Seal(size)
 
 

@@ -12,9 +12,9 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from ft_rendezvous.doctor.facts import Attempt, EndpointFacts, EndpointState, Lookup, RunningRun
+from ft_rendezvous.doctor.facts import Attempt, EndpointFacts, EndpointState, LifelinePort, Lookup, RunningRun
 from ft_rendezvous.doctor.lookups import LOOKUP_TIMEOUT_S, ask_all, name_of
 from ft_rendezvous.errors import ConfigError, ProtocolBug, StoreUnavailable
 from ft_rendezvous.protocol import moves
@@ -41,10 +41,11 @@ def new_token() -> str:
 
 
 class HeldPort:
-    """The port of the endpoint, held by the doctor. Sends its token to every client and remembers the client."""
+    """A port of the store host, held by the doctor. Sends its token to every client and remembers the client."""
 
     def __init__(self, port: int, token: str) -> None:
         self._listener = net.listen(port)
+        self.port: int = self._listener.getsockname()[1]
         self._line = _line(token)
         self._lock = threading.Lock()
         self._clients: dict[str, None] = {}
@@ -89,6 +90,15 @@ def hold_port(host: str, port: int, token: str) -> tuple[HeldPort | None, Endpoi
     return None, EndpointFacts(state=EndpointState.TAKEN) if seen.state is EndpointState.NOTHING else seen
 
 
+def hold_lifeline_port(port: int, token: str) -> tuple[HeldPort | None, LifelinePort]:
+    """Hold the port at which the store host would listen for lifelines."""
+    try:
+        held = HeldPort(port, token)
+    except OSError as error:
+        return None, LifelinePort(port=port, error=error.strerror or str(error))
+    return held, LifelinePort(port=held.port)
+
+
 def look_at_endpoint(host: str, port: int) -> EndpointFacts:
     """What is at the endpoint, over one connection."""
     try:
@@ -112,36 +122,51 @@ def look_at_endpoint(host: str, port: int) -> EndpointFacts:
         verdict="" if head.view.closed is None else str(head.view.closed.verdict),
         settings=head.settings,
     )
-    return EndpointFacts(state=EndpointState.RUN, run=run)
+    lifelines = LifelinePort(port=head.lifeline_port) if head.lifeline_port else None
+    return EndpointFacts(state=EndpointState.RUN, run=run, lifelines=lifelines)
 
 
 def reach_endpoint(host: str, port: int, token: str) -> tuple[Attempt, ...]:
     """Try every address of the endpoint: expect the token of the held port or, without a token, a store."""
+    return _try_all(host, port, lambda address: _hear(address, port, token) if token else _greet_store(address, port))
+
+
+def reach_lifelines(host: str, port: int, token: str) -> tuple[Attempt, ...]:
+    """Try the port of the lifelines at every address: expect the token of the held port or, without one, a connection.
+
+    The process that holds a run's lifelines looks up no name. So this does not disturb a run that trains.
+    """
+    return _try_all(host, port, lambda address: _hear(address, port, token))
+
+
+def _try_all(host: str, port: int, try_one: Callable[[str], str]) -> tuple[Attempt, ...]:
     try:
         addresses = find_addresses(host, port)
     except NoStore as unknown:
         return (Attempt(address=host, seconds=0.0, error=unknown.fact),)
-    return tuple(_try(address, port, token) for address in addresses[:MOST_ADDRESSES])
+    attempts = []
+    for address in addresses[:MOST_ADDRESSES]:
+        began = time.perf_counter()
+        error = try_one(address)
+        attempts.append(Attempt(address=address, seconds=time.perf_counter() - began, error=error))
+    return tuple(attempts)
 
 
-def _try(address: str, port: int, token: str) -> Attempt:
-    began = time.perf_counter()
-    error = ""
+def _greet_store(address: str, port: int) -> str:
+    """Why there is no store; empty if there is one."""
     try:
-        if token:
-            error = _hear(address, port, _line(token))
-        else:
-            StoreSocket(address, port, ENDPOINT_TIMEOUT_S).close()
+        StoreSocket(address, port, ENDPOINT_TIMEOUT_S).close()
     except StoreUnavailable as unavailable:
-        error = unavailable.fact
-    return Attempt(address=address, seconds=time.perf_counter() - began, error=error)
+        return unavailable.fact
+    return ""
 
 
-def _hear(address: str, port: int, line: bytes) -> str:
-    """Why the line does not come from there; empty if it does."""
+def _hear(address: str, port: int, token: str) -> str:
+    """Why the line with the token does not come from there; empty if it does. Without a token, a connection will do."""
+    line = _line(token)
     try:
         with socket.create_connection((address, port), timeout=ENDPOINT_TIMEOUT_S) as sock, sock.makefile("rb") as file:
-            heard = file.readline(len(line))
+            heard = file.readline(len(line)) if token else line
     except TimeoutError:
         return f"no answer from {address} within {ENDPOINT_TIMEOUT_S:g} s"
     except OSError as error:

@@ -30,6 +30,7 @@ from ft_rendezvous.doctor.facts import (
     NodeFacts,
     NodeRequest,
     Reach,
+    ReachLifelines,
     ReadClock,
     Step,
 )
@@ -155,17 +156,24 @@ async def _examine(
 ) -> Examination:
     lost: set[int] = set()
     token = new_token()
+    settings, _ = read_settings(options, step, env, is_node=False)
+    has_lifelines = settings is not None and settings.run.has_lifelines
     looker = next((each for each in all_nodes if each.facts.is_host), all_nodes[0])
-    answer = await _ask(looker, LookAtEndpoint(token=token, is_holder=looker.facts.is_host), EndpointSeen, lost)
+    look = LookAtEndpoint(
+        token=token,
+        is_holder=looker.facts.is_host,
+        lifeline_port=settings.node.lifeline_port if settings is not None and has_lifelines else None,
+    )
+    answer = await _ask(looker, look, EndpointSeen, lost)
     endpoint = (
         EndpointFacts(state=EndpointState.NO_ANSWER, detail="the node that looked is gone")
         if answer is None
         else answer.endpoint
     )
     attempts = await _try_endpoint(endpoint, token, all_nodes, lost)
+    lifeline_attempts = await _try_lifelines(endpoint, token, all_nodes, lost)
     clients = await _ask(looker, NameClients(), Clients, lost) if endpoint.state is EndpointState.HELD else None
     offsets = await _compare_clocks(all_nodes[1:], lost)
-    settings, _ = read_settings(options, step, env, is_node=False)
     run = endpoint.run
     is_same_run = (
         run is not None and settings is not None and run.run_id == options.run_id and options.sizes is not None
@@ -179,6 +187,7 @@ async def _examine(
         endpoint=endpoint,
         looked=looker.facts.task,
         attempts=attempts,
+        lifeline_attempts=lifeline_attempts,
         clients=clients,
         offsets_s=offsets,
         other_versions=other_versions,
@@ -191,6 +200,7 @@ async def _examine(
         are_sizes_given=options.sizes is not None,
         lease_s=5.0 if settings is None else settings.run.lease_s,
         files_wanted=0 if settings is None else net.files_wanted(settings.run.max_nodes),
+        lifeline_files_wanted=net.lifeline_files_wanted(settings.run.max_nodes) if settings and has_lifelines else 0,
         connections_per_node=net.CONNECTIONS_PER_NODE,
     )
 
@@ -208,9 +218,7 @@ async def _try_endpoint(
 ) -> dict[int, Sequence[Attempt]]:
     """Let every node try to reach the endpoint, where that cannot disturb a run."""
     if endpoint.state is EndpointState.HELD:
-        answers = await asyncio.gather(*(_ask(each, Reach(token=token), Attempts, lost) for each in all_nodes))
-        pairs = zip(all_nodes, answers, strict=True)
-        return {each.facts.task: answer.attempts for each, answer in pairs if answer is not None}
+        return await _let_all_try(Reach(token=token), all_nodes, lost)
     tried: dict[int, Sequence[Attempt]] = {}
     run = endpoint.run
     if run is None or run.is_sealed or run.verdict or run.cycle_id > 1:
@@ -223,6 +231,25 @@ async def _try_endpoint(
             if any(attempt.seconds > PAUSE_THRESHOLD_S for attempt in answer.attempts):
                 break
     return tried
+
+
+async def _try_lifelines(
+    endpoint: EndpointFacts, token: str, all_nodes: Sequence[Examined], lost: set[int]
+) -> dict[int, Sequence[Attempt]]:
+    """Let every node try to reach the port of the lifelines, if the store host listens there."""
+    lifelines = endpoint.lifelines
+    if lifelines is None or lifelines.error:
+        return {}
+    request = ReachLifelines(port=lifelines.port, token=token if endpoint.state is EndpointState.HELD else "")
+    return await _let_all_try(request, [each for each in all_nodes if each.facts.task not in lost], lost)
+
+
+async def _let_all_try(
+    request: Reach | ReachLifelines, nodes: Sequence[Examined], lost: set[int]
+) -> dict[int, Sequence[Attempt]]:
+    answers = await asyncio.gather(*(_ask(each, request, Attempts, lost) for each in nodes))
+    pairs = zip(nodes, answers, strict=True)
+    return {each.facts.task: answer.attempts for each, answer in pairs if answer is not None}
 
 
 async def _compare_clocks(others: Sequence[Examined], lost: set[int]) -> dict[int, tuple[float, float]]:

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-FACTS_VERSION = 1
+FACTS_VERSION = 2
 """Version of these messages. A node with another version is named, and not examined."""
 
 
@@ -162,10 +162,20 @@ class RunningRun(Fact, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
 
 
+class LifelinePort(Fact, frozen=True, kw_only=True):
+    """Where the store host listens for lifelines, or would."""
+
+    port: int
+    error: str = ""
+    """Why it cannot listen there."""
+
+
 class EndpointFacts(Fact, frozen=True, kw_only=True):
     state: EndpointState
     detail: str = ""
     run: RunningRun | None = None
+    lifelines: LifelinePort | None = None
+    """None: no lifelines are wanted, or it is not known where they would be."""
 
 
 class Attempt(Fact, frozen=True, kw_only=True):
@@ -208,15 +218,24 @@ class Welcome(Fact, frozen=True, kw_only=True, tag="welcome"):
 
 
 class LookAtEndpoint(Fact, frozen=True, kw_only=True, tag="look"):
-    """Look at the endpoint once. The node on its machine tries to hold the port."""
+    """Look at the endpoint once. The node on its machine tries to hold the port, and the port of the lifelines."""
 
     token: str
     is_holder: bool
+    lifeline_port: int | None = None
+    """The setting; 0: any free port. None: no lifelines are wanted."""
 
 
 class Reach(Fact, frozen=True, kw_only=True, tag="reach"):
     """Try every address of the endpoint. Without a token, a store is there."""
 
+    token: str = ""
+
+
+class ReachLifelines(Fact, frozen=True, kw_only=True, tag="reach-lifelines"):
+    """Try to connect to the port of the lifelines. Without a token, a run has it."""
+
+    port: int
     token: str = ""
 
 
@@ -256,5 +275,5 @@ class NodeReport(Fact, frozen=True, kw_only=True, tag="report"):
     facts: NodeFacts
 
 
-NodeRequest = Welcome | LookAtEndpoint | Reach | NameClients | ReadClock | End
+NodeRequest = Welcome | LookAtEndpoint | Reach | ReachLifelines | NameClients | ReadClock | End
 NodeAnswer = Hello | NodeReport | EndpointSeen | Attempts | Clients | ClockRead

@@ -47,6 +47,8 @@ class Examination:
     """The task that looked at the endpoint."""
     attempts: Mapping[int, Sequence[Attempt]] = field(default_factory=dict)
     """By task. Empty if no node tried to reach the endpoint."""
+    lifeline_attempts: Mapping[int, Sequence[Attempt]] = field(default_factory=dict)
+    """By task. Empty if no node tried to reach the port of the lifelines."""
     clients: Clients | None = None
     """The clients that came to the endpoint, as its machine sees them."""
     offsets_s: Mapping[int, tuple[float, float]] = field(default_factory=dict)
@@ -68,7 +70,9 @@ class Examination:
     """Whether --nnodes was given."""
     lease_s: float = 5.0
     files_wanted: int = 0
-    """How many files the store host may have open."""
+    """How many files the store host may have open, in the process of the store."""
+    lifeline_files_wanted: int = 0
+    """The same, in the process that holds the lifelines; 0: there are none."""
     connections_per_node: int = 3
 
     def names(self, nodes: Iterable[NodeFacts]) -> tuple[str, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ft_rendezvous.doctor.checks import dns, endpoint, nodes, placement, slurm, software
+from ft_rendezvous.doctor.checks import dns, endpoint, lifelines, nodes, placement, slurm, software
 from ft_rendezvous.doctor.findings import Examination, Finding, Status
 
 CHECKS: tuple[Callable[[Examination], list[Finding]], ...] = (
     nodes.judge_reports,
     endpoint.judge_endpoint,
     endpoint.judge_port,
+    lifelines.judge_lifelines,
     endpoint.judge_address,
     endpoint.judge_families,
     dns.judge_forward,

@@ -31,6 +31,7 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     endpoint_facts: EndpointFacts
     attempts: dict[int, tuple[Attempt, ...]]
+    lifeline_attempts: dict[int, tuple[Attempt, ...]]
     clients: Clients | None
     slurm: Controller | None
     nodes: tuple[NodeFacts, ...]
@@ -45,6 +46,7 @@ def as_json(seen: Examination, findings: Sequence[Finding]) -> bytes:
         findings=tuple(findings),
         endpoint_facts=seen.endpoint,
         attempts={task: tuple(attempts) for task, attempts in seen.attempts.items()},
+        lifeline_attempts={task: tuple(attempts) for task, attempts in seen.lifeline_attempts.items()},
         clients=seen.clients,
         slurm=seen.controller,
         nodes=tuple(seen.nodes),

@@ -22,6 +22,7 @@ from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.host.lifelines import Lifelines
 from ft_rendezvous.host.lighthouse import Lighthouse
 from ft_rendezvous.host.verdict_file import FirstFailureReport, VerdictReport, write_verdict_in_time
 from ft_rendezvous.protocol.coordinator import Coordinator
@@ -48,6 +49,7 @@ class Host:
         *,
         recorder: Recorder | None = None,
         lighthouse: Lighthouse | None = None,
+        lifelines: Lifelines | None = None,
     ) -> None:
         self._served = served
         self._settings = settings
@@ -64,6 +66,11 @@ class Host:
         self._lighthouse = lighthouse
         if lighthouse is not None:
             self.coordinator.publisher.lighthouse = lighthouse.address
+        self._lifelines = lifelines
+        if lifelines is not None:
+            self.coordinator.publisher.lifeline_port = lifelines.port
+            self.coordinator.membership.take_lifeline_news = lifelines.take_news
+            lifelines.on_news = self._rung.set
         self._journal(began(settings, epoch))
         perform_move(served, self.coordinator.start())
         # A full garbage collection goes through all of torch's objects: a tenth of a second in the thread that seals.
@@ -96,6 +103,8 @@ class Host:
             self._window.close()
         if self._lighthouse is not None:
             self._lighthouse.close()
+        if self._lifelines is not None:
+            self._lifelines.close()
         for thread in self._threads:
             thread.join()
         self._served.stop()
@@ -147,7 +156,12 @@ class Host:
         failure = None
         if first is not None:
             failure = FirstFailureReport(
-                node=first.node, rank=first.rank, exit_code=first.exit_code, cycle=first.cycle_id, reason=first.reason
+                node=first.node,
+                rank=first.rank,
+                exit_code=first.exit_code,
+                cycle=first.cycle_id,
+                reason=first.reason,
+                last_words=first.last_words,
             )
         report = VerdictReport(
             run_id=self._settings.run_id,

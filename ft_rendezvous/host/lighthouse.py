@@ -13,17 +13,15 @@ import importlib.util
 import json
 import logging
 import os
-import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
-from ft_rendezvous.env_names import MARKER_VARIABLE
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.host.lighthouse_rules import LighthouseRules
+from ft_rendezvous.host.side_process import start_beside
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -35,7 +33,6 @@ MAX_RESTART_DELAY_S = 10.0
 END_TIMEOUT_S = 5.0
 
 _PROGRAM = Path(__file__).with_name("lighthouse_main.py")
-_SURVIVED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Lighthouse:
@@ -145,24 +142,10 @@ class Lighthouse:
             "tick_ms": round(1000 * rules.tick_s),
             "silence_timeout_s": rules.silence_timeout_s,
         }
-        # The reaper must not take it for a worker. Torchft's server logs a line per quorum, and more: turn it off.
-        environment = ("env", "-u", MARKER_VARIABLE, "RUST_LOG=off")
-        isolated_python = (sys.executable, "-I", "-S", str(_PROGRAM))
-        # SLURM sends SIGTERM to every process of a step. The lighthouse ends when its host does.
-        former_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SURVIVED_SIGNALS)
-        try:
-            return subprocess.Popen(
-                (*environment, *isolated_python, json.dumps(config)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                pass_fds=(self._listener.fileno(),),
-                cwd="/",
-                start_new_session=True,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, former_mask)
+        # Torchft's server logs a line per quorum, and more: turn it off.
+        quiet = {"RUST_LOG": "off"}
+        fds = (self._listener.fileno(),)
+        return start_beside(_PROGRAM, (json.dumps(config),), fds, has_output=True, environment=quiet)
 
 
 def find_extension() -> str:

@@ -119,6 +119,13 @@ def set_up_logging(level: str) -> None:
     log.propagate = False
 
 
+def flush_logs() -> None:
+    """Write what waits, for at most a second: what this process prints next must not stand in the middle of it."""
+    for handler in logging.getLogger(LOGGER).handlers:
+        if isinstance(handler, QueuedHandler):
+            handler.drain()
+
+
 def _end(handler: QueuedHandler) -> None:
     """The process ends. A log that is stuck must not keep it: the lock of its handler may never be free again."""
     if not handler.drain():

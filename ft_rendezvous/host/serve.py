@@ -10,6 +10,7 @@ from ft_rendezvous.config.lint import remark_on
 from ft_rendezvous.config.settings import RunSettings, StateSettings
 from ft_rendezvous.env_names import MARKER_VARIABLE
 from ft_rendezvous.host.host import Host
+from ft_rendezvous.host.lifelines import Lifelines, start_lifelines
 from ft_rendezvous.host.lighthouse import Lighthouse
 from ft_rendezvous.host.lighthouse_rules import derive_rules
 from ft_rendezvous.protocol.journal import Journal, log_entry
@@ -35,6 +36,7 @@ def serve(
     state: StateSettings | None = None,
     *,
     advertised_addr: str = "localhost",
+    lifeline_port: int = 0,
 ) -> Host:
     """Host a run's store and coordinator in this process. Raises OSError if the port is taken.
 
@@ -54,13 +56,25 @@ def serve(
         log.warning("%s", remark)
     recorder = start_recorder(settings.run_id, epoch, state or StateSettings())
     lighthouse: Lighthouse | None = None
+    lifelines: Lifelines | None = None
     try:
         lighthouse = start_lighthouse(settings, advertised_addr)
-        return Host(served, settings, epoch, journal, verdict_path, recorder=recorder, lighthouse=lighthouse)
+        lifelines = start_lifelines(epoch, lifeline_port, settings.max_nodes) if settings.has_lifelines else None
+        return Host(
+            served,
+            settings,
+            epoch,
+            journal,
+            verdict_path,
+            recorder=recorder,
+            lighthouse=lighthouse,
+            lifelines=lifelines,
+        )
     except BaseException:
         recorder.close()  # Else its keeper would live as long as this process, and hold the port of the page.
-        if lighthouse is not None:
-            lighthouse.close()
+        for started in (lighthouse, lifelines):
+            if started is not None:
+                started.close()
         served.stop()
         raise
 

@@ -17,7 +17,7 @@ VERDICT_FILE_TIMEOUT_S = 5.0
 """How long the end of a run waits for its verdict file."""
 
 
-class FirstFailureReport(msgspec.Struct, frozen=True, kw_only=True):
+class FirstFailureReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The failure that caused all others."""
 
     node: str
@@ -26,6 +26,8 @@ class FirstFailureReport(msgspec.Struct, frozen=True, kw_only=True):
     """As in subprocess: negative for a signal. None if it is unknown, as for a lost node."""
     cycle: int
     reason: str
+    last_words: str = ""
+    """The last line of the worker's standard error, if there is one. Of a worker that hangs: its step and its stack."""
 
 
 class VerdictReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from ft_rendezvous.config.settings import RunSettings, Settings, differing_keys
 from ft_rendezvous.core.model import Head
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
+from ft_rendezvous.node.lifeline import Lifeline
 from ft_rendezvous.node.threads import Connections
 from ft_rendezvous.protocol import moves
 from ft_rendezvous.protocol.ops import perform_move
@@ -50,6 +51,8 @@ class StoreDialer:
         self._port = settings.node.endpoint_port
         self._known: str | None = None
         """The address at which the run's store was last."""
+        self._head: Head | None = None
+        """The head that was read there."""
         self._failed_at: dict[str, float] = {}
         """When each of the other addresses was last tried, in vain."""
         self._greeting_s: dict[str, float] = {}
@@ -66,7 +69,7 @@ class StoreDialer:
                 failures[address] = error
                 self._failed_at[address] = time.monotonic()
             else:
-                self._known = address
+                self._known, self._head = address, connections.head
                 self._greeting_s.clear()
                 return connections
             if time.monotonic() >= deadline:
@@ -76,6 +79,11 @@ class StoreDialer:
 
     def dial_listener(self) -> StoreSocket:
         return self._connect(self._known or self._host, None)
+
+    def dial_lifeline(self, incarnation: str) -> Lifeline:
+        """A lifeline to the machine at which the store was last. Raises StoreUnavailable."""
+        assert self._head is not None, "no store was found yet"
+        return Lifeline(self._known or self._host, self._head.lifeline_port, self._head.epoch, incarnation)
 
     def _connect(self, address: str, timeout_s: float | None) -> StoreSocket:
         greeting_s = self._greeting_s.get(address, raw_client.GREETING_TIMEOUT_S)

@@ -114,6 +114,7 @@ class Entrance:
                 verdict_path,
                 settings.state,
                 advertised_addr=node.endpoint_host,
+                lifeline_port=node.lifeline_port,
             )
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
@@ -190,5 +191,6 @@ def _link_up(settings: Settings, node: NodeInfo, dialer: StoreDialer, connection
         join_s=settings.run.join_s,
         endpoint=settings.node.endpoint,
         health_check_s=settings.node.health_check_s,
+        lifeline_grace_s=settings.run.lifeline_grace_s,
     )
     return Session(settings, link, bootstrap, connections.head.lighthouse)

@@ -1,4 +1,6 @@
-"""Drives a node's loop on a real store: two threads, two connections, one lock.
+"""Drives a node's loop on a real store: a writer and a listener, each with a connection, and one lock.
+
+A third thread keeps the lifeline, if the host of the run listens for one.
 
 The agent's own thread only ever waits on a condition, so Python runs signal handlers at once. All code of the loop runs
 under the lock. All store calls are made outside of it. Every connection is a plain socket that another thread can
@@ -11,16 +13,32 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from ft_rendezvous.core.leases import WorkersProgress
 from ft_rendezvous.core.model import Head, Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained, WorkerExit
+from ft_rendezvous.core.progress import LateRank
+from ft_rendezvous.core.stacks import RankStack
+from ft_rendezvous.core.update_notes import UpdateNote
 from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.node.lifeline import Lifeline
+from ft_rendezvous.protocol.lifeline_keeper import LifelineKeeper
 from ft_rendezvous.protocol.node_loop import GOODBYE_TIMEOUT_S, NodeLoop
 from ft_rendezvous.protocol.node_policy import ends_well
-from ft_rendezvous.protocol.ops import Connect, Move, Op, Rest, Routine, WriterRoutine
+from ft_rendezvous.protocol.ops import (
+    AwaitHangUp,
+    Connect,
+    Hail,
+    LifelineRoutine,
+    Move,
+    Op,
+    Rest,
+    Routine,
+    WriterRoutine,
+)
 from ft_rendezvous.protocol.participant import Participant, Place
 
 T = TypeVar("T")
@@ -47,6 +65,7 @@ class Dialer(Protocol):
 
     def dial(self) -> Connections: ...
     def dial_listener(self) -> NodeConnection: ...
+    def dial_lifeline(self, incarnation: str) -> Lifeline: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +94,7 @@ class Link:
         join_s: float,
         endpoint: str,
         health_check_s: float = 0.0,
+        lifeline_grace_s: float = 0.0,
     ) -> None:
         """Start the threads. They use `connections` until these break, and then ask the dialer for new ones."""
         self._writer_connection = connections.writer
@@ -82,7 +102,7 @@ class Link:
         self._endpoint = endpoint
         self._lock = threading.RLock()
         # Each thread waits for its own condition: a wake-up in vain costs as much as one that is needed.
-        self._changed, self._ended, self._called = (threading.Condition(self._lock) for _ in range(3))
+        self._changed, self._ended, self._called, self._joined = (threading.Condition(self._lock) for _ in range(4))
         self._loop = NodeLoop(
             participant,
             beat_s=beat_s,
@@ -93,6 +113,7 @@ class Link:
             on_listen=self._listen_anew,
             logs_waits=True,
             health_check_s=health_check_s,
+            lifeline_grace_s=lifeline_grace_s,
             describe_agent=self._describe_agent,
         )
         self._agent_thread = threading.get_ident()
@@ -102,6 +123,10 @@ class Link:
             self._listener = self._start_listener(connections.listener)
         self._writer = threading.Thread(target=self._drive_writer, name="ft-writer", daemon=True)
         self._writer.start()
+        self._lifeline: Lifeline | None = None
+        self._on_lifeline: Callable[[int], None] = lambda _fd: None
+        if connections.head.lifeline_port:
+            threading.Thread(target=self._keep_lifeline, name="ft-lifeline", daemon=True).start()
 
     # --- what the agent asks without any operation ---------------------------------------------------
 
@@ -167,6 +192,28 @@ class Link:
         with self._lock:
             self._participant.on_group_ended = act
 
+    def on_inquiry(self, act: Callable[[int, int], None]) -> None:
+        """Call `act` with a cycle and an event when the coordinator asks where the workers of that cycle are."""
+        with self._lock:
+            self._participant.on_inquiry = act
+
+    def show_progress(self, read: Callable[[], WorkersProgress | None]) -> None:
+        """Let every beat carry what `read` returns. It must not wait."""
+        with self._lock:
+            self._participant.read_progress = read
+
+    def hangs(self, cycle_id: int) -> bool:
+        """Whether this cycle has ended because its workers hang."""
+        with self._lock:
+            return self._participant.has_hung(cycle_id)
+
+    def on_lifeline(self, act: Callable[[int], None]) -> None:
+        """Call `act` with the descriptor of every lifeline, that of the one that is there first."""
+        with self._lock:
+            self._on_lifeline = act
+            if self._lifeline is not None:
+                act(self._lifeline.fileno())
+
     # --- what the agent waits for --------------------------------------------------------------------
 
     def next_place(self) -> Place | Verdict | Drained:
@@ -217,6 +264,9 @@ class Link:
             self._writer_connection.close()
             self._listener.close()
             self._called.notify_all()
+            self._joined.notify_all()
+            if self._lifeline is not None:
+                self._lifeline.close(says_goodbye=self._participant.has_left)
         for thread in (self._writer, self._listener.thread):
             thread.join(GOODBYE_TIMEOUT_S)
 
@@ -238,6 +288,26 @@ class Link:
         """Say that a checkpoint was written."""
         self._post(lambda participant: participant.tell_checkpoint(cycle_id))
 
+    def report_update(self, cycle_id: int, note: UpdateNote) -> None:
+        """Say that workers of a cycle have made an update. It is passed on with one of the next beats."""
+        with self._lock:
+            self._participant.note_update(cycle_id, note)
+
+    def tell_late(self, cycle_id: int, late: LateRank, after_s: float) -> None:
+        """Say that a rank of this node is late."""
+        self._post(lambda participant: participant.tell_late(cycle_id, late, after_s))
+
+    def tell_stacks(
+        self,
+        cycle_id: int,
+        inquiry: int,
+        stacks: Sequence[RankStack],
+        paused: Sequence[tuple[int, str]],
+        moving: Sequence[int],
+    ) -> None:
+        """Answer an inquiry: where the workers of this node are."""
+        self._post(lambda participant: participant.tell_stacks(cycle_id, inquiry, stacks, paused, moving))
+
     def _post(self, make: Callable[[Participant], Move[None]]) -> None:
         with self._lock:
             self._loop.post(make(self._participant))
@@ -249,13 +319,35 @@ class Link:
         return "the thread is gone" if frame is None else "".join(traceback.format_stack(frame))
 
     def _drive_writer(self) -> None:
-        self._drive(self._loop.write(), self._changed, lambda: self._writer_connection)
+        self._drive(self._loop.write(), self._changed, self._perform_for_writer)
+
+    def _perform_for_writer(self, request: Op | Connect) -> Any:
+        return self._reconnect() if isinstance(request, Connect) else self._writer_connection.perform(request)
+
+    def _keep_lifeline(self) -> None:
+        self._drive(LifelineKeeper(self._loop).keep(), self._joined, self._perform_for_lifeline)
+
+    def _perform_for_lifeline(self, request: Hail | AwaitHangUp) -> None:
+        if isinstance(request, AwaitHangUp):
+            assert self._lifeline is not None
+            self._lifeline.await_end()
+            with self._lock:
+                self._lifeline.release()
+                self._lifeline = None
+            return
+        lifeline = self._dialer.dial_lifeline(request.incarnation)
+        with self._lock:
+            self._lifeline = lifeline
+            if self._loop.is_over or request.incarnation != self._participant.lifeline_name:
+                lifeline.close(says_goodbye=self._participant.has_left)
+            else:
+                self._on_lifeline(lifeline.fileno())
 
     def _drive(
         self,
-        routine: Routine[Any] | WriterRoutine[Any],
+        routine: Routine[Any] | WriterRoutine[Any] | LifelineRoutine[Any],
         changed: threading.Condition,
-        connection: Callable[[], NodeConnection] | None,
+        perform: Callable[[Any], Any] | None,
     ) -> Any:
         """Run a routine to its end: its code under the lock, its store calls outside, its rests on the condition."""
         resume: Callable[[Any], Any] = routine.send
@@ -267,10 +359,9 @@ class Link:
                     while isinstance(request, Rest):
                         changed.wait(None if request.seconds == math.inf else request.seconds)
                         request = routine.send(None)
-                assert connection is not None, "the agent's thread makes no store call"
+                assert perform is not None, "the agent's thread makes no store call"
                 try:
-                    is_connect = isinstance(request, Connect)
-                    resume, value = routine.send, self._reconnect() if is_connect else connection().perform(request)
+                    resume, value = routine.send, perform(request)
                 except Exception as error:  # The routine says what it means.
                     resume, value = routine.throw, error
         except StopIteration as stop:
@@ -305,6 +396,7 @@ class Link:
 
     def _listen_anew(self) -> None:
         """Called by the loop, under the lock, when there is something to listen for."""
+        self._renew_lifeline()
         if self._listener.watch is not None:
             self._listener.close()
             try:
@@ -314,6 +406,12 @@ class Link:
                 return
         self._listener.watch = self._loop.watch()
         self._called.notify_all()
+
+    def _renew_lifeline(self) -> None:
+        """Let the lifeline be that of the current incarnation."""
+        if self._lifeline is not None and self._lifeline.incarnation != self._participant.incarnation:
+            self._lifeline.close(says_goodbye=False)
+        self._joined.notify_all()
 
     def _start_listener(self, connection: NodeConnection | None) -> _Listener:
         """Raises StoreUnavailable if the machine has no thread left. The next attempt to connect may find one."""
@@ -344,6 +442,6 @@ class Link:
             is_obsolete = listener is not self._listener or self._loop.is_over
         if not is_obsolete:
             routine = self._loop.listen(listener.watch, lambda: listener is self._listener)
-            self._drive(routine, self._changed, lambda: connection)
+            self._drive(routine, self._changed, connection.perform)
         if listener is not self._listener:
             connection.close()

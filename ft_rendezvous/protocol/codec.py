@@ -24,6 +24,7 @@ from ft_rendezvous.core.model import (
     Head,
     NodeInfo,
     Seat,
+    UpdateNews,
 )
 from ft_rendezvous.errors import ConfigError, ProtocolBug
 
@@ -132,6 +133,11 @@ def encode_record(record: AnyRecord) -> bytes:
     return b"\n" + line + b"\n"
 
 
+def is_record_small(record: AnyRecord) -> bool:
+    """Whether a record may be written."""
+    return len(_encoder.encode(record)) <= MAX_RECORD_BYTES
+
+
 def check_node(node: NodeInfo) -> None:
     """Raise ConfigError if this node could not write its arrival: before it is counted, and others wait for it."""
     most = 1 << 31
@@ -181,7 +187,11 @@ def _are_faultless(records: Sequence[AnyRecord], cycles: range, arrived: int) ->
     return (
         not [record for record in records if not first <= record.cycle_id <= last]
         and _are_hex_digits("".join([record.incarnation for record in records]))
-        and not [record for record in records if type(record) is Arrival and record.seq > arrived]
+        and not [
+            record
+            for record in records
+            if (record.seq > arrived if type(record) is Arrival else _is_of_later(record, last))
+        ]
     )
 
 
@@ -217,7 +227,14 @@ def _fault(record: AnyRecord | None, size_bytes: int, cycles: range, arrived: in
         return "its incarnation is not 16 hex digits"
     if isinstance(record, Arrival) and record.seq > arrived:
         return f"its arrival number {record.seq} was never given"
+    if _is_of_later(record, cycles[-1]):
+        return "it reports updates of a cycle that has not been opened"
     return None
+
+
+def _is_of_later(record: AnyRecord, newest_id: int) -> bool:
+    """Whether a record is about workers of a cycle that is not there yet."""
+    return type(record) is UpdateNews and record.worker_cycle_id > newest_id
 
 
 def _undecodable(line: bytes, error: Exception) -> str:

@@ -28,10 +28,12 @@ from ft_rendezvous.core.model import (
     Request,
     RequestKind,
     RestartRequested,
+    UpdateNews,
     Verdict,
     VerdictKind,
     View,
     WorkersFailed,
+    WorkersHang,
 )
 from ft_rendezvous.core.next_cycle import (
     Call,
@@ -52,6 +54,7 @@ from ft_rendezvous.core.snapshot import take_snapshot
 from ft_rendezvous.protocol import journal, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.group_cycles import REMINDER_INTERVAL_S, GroupCycles
+from ft_rendezvous.protocol.inquiries import Inquiries
 from ft_rendezvous.protocol.membership import Asked, Membership
 from ft_rendezvous.protocol.ops import Clock, Move
 from ft_rendezvous.protocol.publisher import Publisher
@@ -82,6 +85,8 @@ class Coordinator:
     membership: Membership = field(init=False)
     groups: GroupCycles = field(init=False)
     """The cycles of single groups. Not used in a run without groups."""
+    inquiries: Inquiries = field(init=False)
+    """What nodes were asked because a rank is late."""
     _first_rules: SealRules = field(init=False)
     _later_rules: SealRules = field(init=False)
     """With groups, the rules after the first seal."""
@@ -118,6 +123,7 @@ class Coordinator:
         self._first_rules = self.settings.seal_rules
         self._later_rules = replace(self._first_rules, placement=self.settings.later_placement_rules)
         self.publisher = Publisher(self.settings, self.epoch, self.keys)
+        self.inquiries = Inquiries(self.publisher, self.membership, self.clock, self.journal)
         self.groups = GroupCycles(self.settings, self.publisher, self.stored, self.membership, self.clock, self.journal)
 
     @property
@@ -168,9 +174,11 @@ class Coordinator:
         asked = yield from self.membership.take(reading)
         if self.opened_at is None and self.roster.members:
             self.opened_at = self.clock()
-        if reading.records and self.stored.arrivals_counted >= self.settings.min_nodes:
+        is_said = any(type(record) is not UpdateNews for record in reading.records)
+        if is_said and self.stored.arrivals_counted >= self.settings.min_nodes:
             self.retry_s = RETRY_DELAY_S  # The only record missing may be that of a node that does not ring.
         yield from self._grant(asked)
+        yield from self.membership.judge_suspects()
         stood_still_s = yield from self.membership.judge_leases(self.view.no)
         self.stood_still_s += stood_still_s
         self._correct_cause()
@@ -181,15 +189,21 @@ class Coordinator:
         if self.phase is Phase.OPEN:
             wake_at = min(wake_at, (yield from self._try_seal()))
         if self.phase is Phase.SEALED:
+            wake_at = min(wake_at, (yield from self.inquiries.tick(asked)))
             moving = self._move_groups(stood_still_s) if self.has_groups else self._try_move()
             wake_at = min(wake_at, (yield from moving))
         yield from self._sweep(published_before)
+        wake_at = min(wake_at, self.membership.suspects.next_judgement())
         return min(wake_at, self.clock() + GOODBYE_POLL_S) if self.phase is Phase.CLOSED else wake_at
 
     def _correct_cause(self) -> None:
         """Journal the true cause of an open cycle: workers fail of a node's death before its lease is over."""
         why, lost = self.view.opened.why, self.roster.lost
-        if self.phase is Phase.OPEN and isinstance(why, WorkersFailed) and len(lost) > self.losses_journaled:
+        if (
+            self.phase is Phase.OPEN
+            and isinstance(why, WorkersFailed | WorkersHang)
+            and len(lost) > self.losses_journaled
+        ):
             self.losses_journaled = len(lost)
             self.journal(journal.CauseCorrected(cycle_id=self.cycle_id, why=gather_losses(lost)))
 
@@ -381,6 +395,7 @@ class Coordinator:
         return min(wait.until, retry_at)
 
     def _seal_view(self, now: float) -> SealView:
+        suspects = self.membership.suspects
         fit, is_fixed = self.roster.arrived_fit(self.rules), self.rules.policy is Policy.FIXED
         if not self.rules.world_size(fit):
             self.enough_since = None
@@ -405,6 +420,8 @@ class Coordinator:
             enough_since=self.enough_since,
             disagrees_since=self.stored.disagrees_since,
             parked_count=self.roster.parked_count(),
+            suspected=tuple(self.roster.describe(name) for name in suspects.find(self.roster.arrived)),
+            suspected_until=suspects.next_judgement(),
             awaits_others=self.roster.awaits_others(self.rules, self.stored.last_log_id),
         )
 

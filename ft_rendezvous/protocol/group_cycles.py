@@ -23,6 +23,7 @@ from ft_rendezvous.core.groups import (
     FormGroup,
     GroupPlan,
     GroupRules,
+    GroupStep,
     GroupsView,
     GroupView,
     GroupWait,
@@ -41,6 +42,7 @@ from ft_rendezvous.core.model import (
     Verdict,
     VerdictKind,
     WorkersFailed,
+    WorkersHang,
     node_name,
 )
 from ft_rendezvous.core.next_cycle import DrainState, gather_losses
@@ -163,16 +165,24 @@ class GroupCycles:
         for _ in range(8 * self.rules.wanted + 16):
             now = self.clock()
             plan = decide_groups(self._view(now), now, self.rules)
-            if not plan.steps:
+            steps = self._without_doubt(plan.steps)
+            if not steps:
                 self._tell_waits(plan, now)
                 return min(plan.until, self.membership.next_look_at), None
-            summons = yield from self._take_steps(plan)
+            summons = yield from self._take_steps(steps)
             if summons is not None:
                 return now, summons
         raise ProtocolBug("the decisions about groups do not come to an end")
 
-    def _take_steps(self, plan: GroupPlan) -> Move[Summons | None]:
-        for step in plan.steps:
+    def _without_doubt(self, steps: Sequence[GroupStep]) -> Sequence[GroupStep]:
+        """The steps, without those that place nodes if a node to be placed may be dead. It is soon known."""
+        placed = [name for step in steps if isinstance(step, SealGroup | FormGroup) for name in step.ranks]
+        if not self.membership.suspects.find(placed):
+            return steps
+        return [step for step in steps if not isinstance(step, SealGroup | FormGroup | DissolveGroup)]
+
+    def _take_steps(self, steps: Sequence[GroupStep]) -> Move[Summons | None]:
+        for step in steps:
             match step:
                 case OpenGroup():
                     yield from self._open(step.group, step.why)
@@ -399,7 +409,7 @@ class GroupCycles:
         """Journal the true cause of an open cycle: workers fail of a node's death before its lease is over."""
         for number, group in self.groups.items():
             world = self._roster.worlds.get(number)
-            if world is None or not group.is_open or not isinstance(group.why, WorkersFailed):
+            if world is None or not group.is_open or not isinstance(group.why, WorkersFailed | WorkersHang):
                 continue
             if len(world.lost) > group.losses_journaled:
                 group.losses_journaled = len(world.lost)

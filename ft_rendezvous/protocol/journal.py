@@ -15,6 +15,7 @@ from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.effects import FenceCause
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import AnyWhy, Outcome, Placement, Verdict, VerdictKind
+from ft_rendezvous.core.update_notes import ReportedUpdate, SummedSeconds, UpdateCount
 from ft_rendezvous.protocol.codec import BadRecord
 from ft_rendezvous.text import NAMED, count, duration
 
@@ -48,6 +49,9 @@ class Looked(_Entry, frozen=True, kw_only=True):
     """Seconds since the last beat of the node that was silent for longest."""
     operations: int
     """Number of store operations of the coordinator so far."""
+    progress: dict[str, tuple[int | None, int]] = {}
+    """If hangs are looked for: the last step of each node's slowest worker, and its age in seconds. Of many nodes, only
+    those that wait for longest."""
 
 
 class RecordRefused(_Entry, frozen=True, kw_only=True):
@@ -282,6 +286,60 @@ class WorkersEnded(_Entry, frozen=True, kw_only=True):
     failure: FailureNote
 
 
+class UpdatesReported(_Entry, frozen=True, kw_only=True):
+    """A node passes on what its workers report of updates. One entry holds all of a beat interval, or of a lease."""
+
+    cycle_id: int
+    """The cycle of these workers, which may be over."""
+    incarnation: str
+    node: str
+    updates: UpdateCount
+    failed: UpdateCount
+    retried: UpdateCount
+    spent_s: SummedSeconds
+    lost_s: SummedSeconds
+    """Time of attempts that failed."""
+    told: tuple[ReportedUpdate, ...]
+    """Of those updates: each that failed or was retried, oldest first, then the newest of the others."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all of these updates were completed at the first attempt."""
+        return not (self.failed or self.retried)
+
+
+class RankLate(_Entry, frozen=True, kw_only=True):
+    """A rank has made no progress for long. The coordinator asks all nodes of its world where their workers are."""
+
+    cycle_id: int
+    node: str
+    rank: int
+    text: str
+
+
+class HangDenied(_Entry, frozen=True, kw_only=True):
+    """A rank was late, and there is no hang."""
+
+    cycle_id: int
+    rank: int
+    reason: str
+
+
+class HangFound(_Entry, frozen=True, kw_only=True):
+    """The workers of a world hang. Its cycle ends."""
+
+    cycle_id: int
+    node: str | None
+    """The node that is blamed."""
+    rank: int
+    """The odd rank of that node; without one, the rank that was late first."""
+    step: int | None
+    reason: str
+    """Which ranks are where."""
+    stacks: dict[str, str]
+    """The stack of each group of ranks, from the innermost call outwards."""
+
+
 Entry = (
     RunBegan
     | Looked
@@ -307,6 +365,10 @@ Entry = (
     | NodeParked
     | NodeUnparked
     | WorkersEnded
+    | UpdatesReported
+    | RankLate
+    | HangDenied
+    | HangFound
 )
 Journal = Callable[[Entry], None]
 
@@ -324,6 +386,8 @@ def tell_all(*journals: Journal) -> Journal:
 def log_entry(entry: Entry) -> None:
     """Log one line per entry. Joins and goodbyes are at DEBUG, so that a cycle takes fewer than ten lines at INFO."""
     match entry:
+        case RankLate() | HangDenied() | HangFound():
+            _log_hang(entry)
         case RunBegan() | Looked() | NodesHeard() | NodeFinished() | HostLeft():
             pass  # Logged elsewhere, or not interesting while all is well.
         case NodesArrived():
@@ -357,25 +421,17 @@ def log_entry(entry: Entry) -> None:
             log.debug("gone cycle=%d node=%s outcome=%s", entry.cycle_id, entry.node, entry.outcome)
         case NodeUnhealthy():
             log.warning("unhealthy cycle=%d node=%s: %s", entry.cycle_id, entry.node, entry.reason)
-        case NodeParked():
-            log.warning(
-                "parked cycle=%d node=%s: %s; for %s it trains only if too few others are there",
-                entry.cycle_id,
-                entry.node,
-                entry.reason,
-                duration(entry.for_s),
-            )
-        case NodeUnparked():
-            log.info("unparked cycle=%d node=%s", entry.cycle_id, entry.node)
+        case NodeParked() | NodeUnparked():
+            _log_parking(entry)
         case CycleCalled(nodes=()):
             log.info("calling cycle=%d at the next checkpoint: %s", entry.cycle_id + 1, entry.reason)
         case CycleCalled():
             named = ", ".join(entry.nodes[:NAMED])
             log.info("draining cycle=%d nodes=%d: %s: %s", entry.cycle_id, len(entry.nodes), named, entry.reason)
         case WorkersEnded():
-            failure = entry.failure
-            after = "" if failure.after_s is None else f" after_s={failure.after_s:.3f}"
-            log.info("failed cycle=%d rank=%d%s: %s", failure.cycle_id, failure.rank, after, failure)
+            _log_failure(entry.failure)
+        case UpdatesReported():
+            _log_updates(entry)
         case CycleSettled() if entry.first is not None:
             log.info("settled cycle=%d: %d failed, first %s", entry.cycle_id, entry.failures, entry.first)
         case CycleSettled():
@@ -393,6 +449,58 @@ def log_entry(entry: Entry) -> None:
             )
         case RunEnded():
             log.info("closed verdict=%s", entry.verdict)
+
+
+def _log_failure(failure: FailureNote) -> None:
+    after = "" if failure.after_s is None else f" after_s={failure.after_s:.3f}"
+    log.info("failed cycle=%d rank=%d%s: %s", failure.cycle_id, failure.rank, after, failure)
+
+
+def _log_updates(entry: UpdatesReported) -> None:
+    level = logging.DEBUG if entry.is_plain else logging.INFO
+    told = next((str(update) for update in entry.told if entry.is_plain or not update.is_plain), "none is told singly")
+    log.log(
+        level,
+        "updates cycle=%d node=%s updates=%d failed=%d retried=%d lost_s=%.3f: %s",
+        entry.cycle_id,
+        entry.node,
+        entry.updates,
+        entry.failed,
+        entry.retried,
+        entry.lost_s,
+        told,
+    )
+
+
+def _log_parking(entry: NodeParked | NodeUnparked) -> None:
+    match entry:
+        case NodeParked():
+            log.warning(
+                "parked cycle=%d node=%s: %s; for %s it trains only if too few others are there",
+                entry.cycle_id,
+                entry.node,
+                entry.reason,
+                duration(entry.for_s),
+            )
+        case NodeUnparked():
+            log.info("unparked cycle=%d node=%s", entry.cycle_id, entry.node)
+
+
+def _log_hang(entry: RankLate | HangDenied | HangFound) -> None:
+    match entry:
+        case RankLate():
+            log.warning(
+                "late cycle=%d node=%s rank=%d: %s; asking all nodes for the stacks of their workers",
+                entry.cycle_id,
+                entry.node,
+                entry.rank,
+                entry.text,
+            )
+        case HangDenied():
+            log.info("no hang in cycle=%d, although rank=%d is late: %s", entry.cycle_id, entry.rank, entry.reason)
+        case HangFound():
+            stacks = "".join(f"\n  ranks {ranks}: {stack}" for ranks, stack in entry.stacks.items())
+            log.error("hang cycle=%d blamed=%s: %s%s", entry.cycle_id, entry.node, entry.reason, stacks)
 
 
 def _cycle(entry: CycleOpened | CycleWaits | CycleSealed | GroupDissolved) -> str:

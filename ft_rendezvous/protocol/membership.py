@@ -1,7 +1,7 @@
 """Which nodes are in the run, and which of them are alive: takes in what nodes wrote, judges leases, fences.
 
-Owns the roster, the leases, the ledger and the book of losses. Decides nothing about cycles. Written as moves, so it
-performs nothing itself.
+Owns the roster, the leases, the suspects, the ledger and the book of losses. Decides nothing about cycles. Written as
+moves, so it performs nothing itself.
 """
 
 from __future__ import annotations
@@ -9,10 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.blame import FailureNote, Ledger
 from ft_rendezvous.core.capacity import PlacementRules
-from ft_rendezvous.core.effects import CheckpointWritten, Effect, Fence, FenceCause, NodeExit, NodeFinish, NodeUnfit
+from ft_rendezvous.core.effects import (
+    CheckpointWritten,
+    Effect,
+    Fence,
+    FenceCause,
+    NodeExit,
+    NodeFinish,
+    NodeUnfit,
+    UpdatesTold,
+)
 from ft_rendezvous.core.leases import LeaseTable
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.losses import LossBook
@@ -20,17 +31,25 @@ from ft_rendezvous.core.model import (
     AnyRecord,
     Arrival,
     Goodbye,
+    Late,
     NodeInfo,
     Placement,
     Request,
+    Stacks,
+    UpdateNews,
     Withdrawal,
     node_name,
 )
 from ft_rendezvous.core.roster import Roster, blame_keys
+from ft_rendezvous.core.suspects import LifelineNews, SuspectTable
+from ft_rendezvous.core.update_notes import ReportedUpdate
 from ft_rendezvous.protocol import journal, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import Clock, Move
 from ft_rendezvous.protocol.stored_cycles import StoredCycles
+
+PROGRESS_SHOWN = 64
+"""How many nodes the journal names with their progress, once per lease."""
 
 
 @dataclass(slots=True)
@@ -40,11 +59,13 @@ class Asked:
     requests: list[Request] = field(default_factory=list)
     checkpoints: set[int] = field(default_factory=set)
     """Groups in which a worker of the current cycle has written a checkpoint."""
+    late: list[Late] = field(default_factory=list)
+    stacks: list[Stacks] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Membership:
-    """The roster, the leases, the ledger and the book of losses, as of the last look."""
+    """The roster, the leases, the suspects, the ledger and the book of losses, as of the last look."""
 
     settings: RunSettings
     keys: Keys
@@ -52,9 +73,12 @@ class Membership:
     clock: Clock
     journal: journal.Journal
     count_operations: Callable[[], int] = lambda: 0
+    take_lifeline_news: Callable[[], Sequence[LifelineNews]] = tuple
+    """What the host has seen of lifelines since the last call."""
     roster: Roster = field(init=False)
     rules: PlacementRules = field(init=False)
     leases: LeaseTable = field(init=False)
+    suspects: SuspectTable = field(init=False)
     ledger: Ledger = field(init=False)
     losses: LossBook = field(init=False)
     cycle_id: int = field(init=False, default=0)
@@ -80,6 +104,7 @@ class Membership:
         self.rules = self.settings.placement_rules
         self.roster = Roster(max_nodes=self.settings.max_nodes, has_groups=self.settings.group_size > 0)
         self.leases = LeaseTable(self.settings.lease_s, self.settings.beat_s)
+        self.suspects = SuspectTable(self.settings.lifeline_grace_s)
         self.ledger = Ledger(self.settings.blame_rules)
         self.losses = LossBook(self.settings.loss_rules)
         self.look_gap_s = self.settings.beat_s / 4
@@ -121,7 +146,7 @@ class Membership:
         for effect in self.roster.take(record, self.cycle_id, self.is_open):
             yield from self._act(effect, asked)
         if was_member and record.incarnation not in self.roster.members:
-            self.leases.revoke(record.incarnation)
+            self._forget(record.incarnation)
             yield from moves.end_beat(self.keys, record.incarnation)
 
     def _act(self, effect: Effect, asked: Asked) -> Move[None]:
@@ -148,10 +173,16 @@ class Membership:
                         reason=effect.reason,
                     )
                 )
+            case UpdatesTold(node, news):
+                self.journal(_reported(node, news))
             case CheckpointWritten():
                 asked.checkpoints.add(effect.group)
             case Request():
                 asked.requests.append(effect)
+            case Late():
+                asked.late.append(effect)
+            case Stacks():
+                asked.stacks.append(effect)
 
     def _tell_arrived(self, records: Sequence[AnyRecord]) -> None:
         for role, arrived in ((Role.ARRIVED, self.roster.arrived), (Role.STANDBY, self.roster.ready)):
@@ -228,7 +259,32 @@ class Membership:
             return "domain"
         return "unit" if rules.needs_unit and node.unit_id is None else ""
 
+    def _forget(self, incarnation: str) -> None:
+        """Whether it lives does not matter any more."""
+        self.leases.revoke(incarnation)
+        self.suspects.forget(incarnation)
+
     # --- who is alive -------------------------------------------------------------------------------
+
+    def judge_suspects(self) -> Move[None]:
+        """Take the news of lifelines, and drop the suspected nodes that are dead.
+
+        The logs were read before: an incarnation that the news name has written its arrival or goodbye by then, or
+        does so within the grace.
+        """
+        news = self.take_lifeline_news()
+        if news:
+            self.suspects.take(news, self.clock())
+        while due := self.suspects.due(self.roster.members, self.clock()):
+            counters = yield from moves.read_beats(self.keys, due)
+            for incarnation in self.suspects.judge(counters, self.clock()):
+                yield from self._drop(incarnation, FenceCause.LOST, self._describe_death(incarnation))
+
+    def _describe_death(self, incarnation: str) -> str:
+        if self.suspects.suspects[incarnation].is_certain:
+            return "its agent has ended without a goodbye"
+        grace_s = self.settings.lifeline_grace_s
+        return f"its process has ended: its lifeline hung up, and for {grace_s:g} s it neither connected again nor beat"
 
     def judge_leases(self, published: int) -> Move[float]:
         """Look at the beats when it is time to; `published` is the newest event. Returns how late this came."""
@@ -268,7 +324,24 @@ class Membership:
         if now >= self.looked_at + self.settings.lease_s:
             self.looked_at = now
             live, performed = len(self.roster.members), self.count_operations()
-            self.journal(journal.Looked(cycle_id=self.cycle_id, live=live, oldest_s=oldest_s, operations=performed))
+            self.journal(
+                journal.Looked(
+                    cycle_id=self.cycle_id,
+                    live=live,
+                    oldest_s=oldest_s,
+                    operations=performed,
+                    progress=self._find_slowest(),
+                )
+            )
+
+    def _find_slowest(self) -> dict[str, tuple[int | None, int]]:
+        """Step and age of the progress of nodes that train. Of many nodes, those that wait for longest."""
+        if not self.settings.hang_rules.is_on:
+            return {}
+        active = (name for name, member in self.roster.members.items() if member.role is Role.ACTIVE)
+        found = self.leases.find_progress(active)
+        slowest = sorted(found.items(), key=lambda item: (-item[1].age_s, item[1].step or 0, item[0]))
+        return {name: (progress.step, progress.age_s) for name, progress in slowest[:PROGRESS_SHOWN]}
 
     def _drop(self, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
         name, role = self.roster.describe(incarnation), self.roster.members[incarnation].role
@@ -336,7 +409,7 @@ class Membership:
 
     def fence(self, fence: Fence) -> Move[None]:
         """End an incarnation: nothing it says counts any more."""
-        self.leases.revoke(fence.incarnation)
+        self._forget(fence.incarnation)
         prefix = moves.REFUSED if fence.cause.is_refusal else ""
         yield from self.stored.fence(fence.incarnation, prefix + fence.reason)
         self.journal(
@@ -365,4 +438,14 @@ def _joined(cycle_id: int, arrival: Arrival, is_spare: bool) -> journal.NodeJoin
         unit=node.unit_id,
         worker_role=node.role,
         workers=node.local_world_size,
+    )
+
+
+def _reported(node: str, news: UpdateNews) -> journal.UpdatesReported:
+    return journal.UpdatesReported(
+        cycle_id=news.worker_cycle_id,
+        incarnation=news.incarnation,
+        node=node,
+        **msgspec.structs.asdict(news.sums),
+        told=tuple(ReportedUpdate(**msgspec.structs.asdict(note)) for note in news.notes),
     )

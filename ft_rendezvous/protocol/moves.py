@@ -22,6 +22,7 @@ from ft_rendezvous.core.model import (
     Called,
     Closed,
     Head,
+    Inquired,
     Opened,
     Sealed,
     Seat,
@@ -201,8 +202,9 @@ def publish_called(keys: Keys, called: Called, head: Head) -> Move[None]:
     yield MultiSet(*_publication(keys, copies, head))
 
 
-def publish_closed(keys: Keys, closed: Closed, head: Head) -> Move[None]:
-    yield MultiSet(*_publication(keys, [closed] * head.view.opened.channels, head))
+def publish_to_all(keys: Keys, event: Closed | Inquired, head: Head) -> Move[None]:
+    """Publish an event that says the same to every node."""
+    yield MultiSet(*_publication(keys, [event] * head.view.opened.channels, head))
 
 
 def _publication(keys: Keys, copies: Sequence[AnyEvent], head: Head) -> tuple[list[str], list[bytes]]:

@@ -18,7 +18,14 @@ from typing import Any, TypeVar
 
 from ft_rendezvous.core.model import Outcome, Verdict
 from ft_rendezvous.errors import AgentWedged, FtError, StoreUnavailable
-from ft_rendezvous.protocol.node_policy import FIRST_RETRY_DELAY_S, Outage, decide_outcome, decide_retry, is_wedged
+from ft_rendezvous.protocol.node_policy import (
+    FIRST_RETRY_DELAY_S,
+    HURRY_S,
+    Outage,
+    decide_outcome,
+    decide_retry,
+    is_wedged,
+)
 from ft_rendezvous.protocol.ops import UNANSWERED, Add, Connect, InDoubt, Move, Op, Rest, Routine, WriterRoutine
 from ft_rendezvous.protocol.participant import Participant
 
@@ -64,6 +71,7 @@ class NodeLoop:
         on_listen: Callable[[], None],
         logs_waits: bool,
         health_check_s: float = 0.0,
+        lifeline_grace_s: float = 0.0,
         describe_agent: Callable[[], str] = str,
     ) -> None:
         """Set up the loop. Nothing runs before the driver starts the writer.
@@ -86,11 +94,18 @@ class NodeLoop:
         self._cut_since = 0.0
         self._unconfirmed: list[Op] = []
         """Writes that no later answer confirms. A connection that breaks may have lost them."""
+        self._next_beat_at = participant.clock()
+        self._hurries_until = float("-inf")
+        """Until when this node beats quickly, because it has lost its lifeline and cannot connect it again."""
+        self._is_lifeline_refused = False
+        """The lifeline has ended, and its port refuses: the process of the host is gone."""
+        self._had_lifeline = False
         self._away_s = 0.0
         """For how long the agent has not called although an event has ended the cycle of its workers."""
         self._health_check_s, self._describe_agent = health_check_s, describe_agent
         self._clock = participant.clock
         self._beat_s, self._join_s, self._endpoint = beat_s, join_s, endpoint
+        self._quick_beat_s = min(beat_s, lifeline_grace_s / 2)
         self._on_change, self._on_end, self._on_listen = on_change, on_end, on_listen
         self._logs_waits = logs_waits
         self._logged_wait = ""
@@ -196,26 +211,29 @@ class NodeLoop:
 
     def write(self) -> WriterRoutine[None]:
         """Beat and carry jobs until the node leaves or the store is lost for good."""
-        next_beat_at = self._clock()
+        self._next_beat_at = self._clock()
         try:
             while not self.is_over:
                 job = self._runnable()
                 if self._cut is not None:
                     yield from self._mend(self._cut)
-                    next_beat_at = self._clock()
+                    self._next_beat_at = self._clock()
                 elif job is not None:
                     yield from self._carry(job)
-                elif self._clock() >= next_beat_at:
-                    next_beat_at = self._clock() + self._beat_s
+                elif (now := self._clock()) >= self._next_beat_at:
+                    gap_s = self._beat_gap()
+                    self._next_beat_at = now + gap_s
                     yield from self._beat()
-                    yield from self._judge_agent()
+                    yield from self._tell_updates(now)
+                    yield from self._judge_agent(gap_s)
                 else:
-                    yield Rest(max(0.0, next_beat_at - self._clock()), self._has_work)
+                    yield Rest(max(0.0, self._next_beat_at - self._clock()), self._has_work)
         except Exception as error:  # The end of a thread: the agent must learn of any error.
             self.break_off(error)
 
     def _has_work(self) -> bool:
-        return self.is_over or self._cut is not None or self._runnable() is not None
+        is_due = self._clock() >= self._next_beat_at
+        return self.is_over or self._cut is not None or is_due or self._runnable() is not None
 
     def _runnable(self) -> _Job | None:
         if self._posts:
@@ -285,13 +303,23 @@ class NodeLoop:
                 raise AssertionError("a beat is one operation")
         self.change()
 
-    def _judge_agent(self) -> WriterRoutine[None]:
+    def _beat_gap(self) -> float:
+        """How long to wait for the next beat."""
+        return self._quick_beat_s if self._clock() < self._hurries_until else self._beat_s
+
+    def _tell_updates(self, now: float) -> WriterRoutine[None]:
+        """Pass on what workers have reported. `now` is when the beat was due, so that beats and records keep step."""
+        for op in self.participant.tell_updates(now, self._beat_s):
+            yield from self._call(op)
+
+    def _judge_agent(self, gap_s: float) -> WriterRoutine[None]:
         """Leave if the agent was asked to stop its workers and does not come back.
 
-        Beats are counted, not seconds: if this process stood still, so did the agent.
+        Beats are counted, each with the time until the next, not seconds: if this process stood still, so did the
+        agent.
         """
         is_away = self._job is None and self.participant.has_outdated_workers
-        self._away_s = self._away_s + self._beat_s if is_away else 0.0
+        self._away_s = self._away_s + gap_s if is_away else 0.0
         if not is_wedged(self._away_s, self.participant.lease_s, self._health_check_s):
             return
         error = AgentWedged(self.participant.progress.trained_in, self._away_s)
@@ -349,7 +377,13 @@ class NodeLoop:
                 outage = Outage(since=self._clock())  # The store is there: this break begins a new outage.
             is_first = outage.tries == 0
             outage = outage.after(last.is_refused, self._clock())
-            retry = decide_retry(outage, self._clock(), self.participant.lease_s, self._join_s)
+            retry = decide_retry(
+                outage,
+                self._clock(),
+                self.participant.lease_s,
+                self._join_s,
+                is_host_gone=self._is_lifeline_refused,
+            )
             if not retry.may_try:
                 raise StoreUnavailable(self._endpoint, f"{last.fact}, {retry.reason}") from last
             if is_first:
@@ -363,6 +397,30 @@ class NodeLoop:
             log.info("in touch with the store again after %.1f s", self._clock() - outage.since)
         if self.participant.is_listening:
             self._on_listen()
+
+    # --- the lifeline -------------------------------------------------------------------------------
+
+    @property
+    def is_out_of_touch(self) -> bool:
+        """Whether the node has no connection to the store now."""
+        return self._cut is not None
+
+    def gain_lifeline(self) -> None:
+        """A lifeline is connected."""
+        self._hurries_until, self._is_lifeline_refused, self._had_lifeline = float("-inf"), False, True
+
+    def lose_lifeline(self) -> None:
+        """The lifeline has ended: beat at once, and quickly until another one is connected, but not for long.
+
+        The host reads the beat twice. It may notice the end later than this node, so one beat is not enough.
+        """
+        self._hurries_until = self._clock() + HURRY_S
+        self._next_beat_at = self._clock()
+        self.change()
+
+    def miss_lifeline(self, is_refused: bool) -> None:
+        """An attempt to connect a lifeline has failed. A firewall may refuse it, too, so the node goes on to hurry."""
+        self._is_lifeline_refused = is_refused and self._had_lifeline
 
     # --- the listener -------------------------------------------------------------------------------
 

@@ -14,6 +14,12 @@ from ft_rendezvous.core.node_step import Progress
 FIRST_RETRY_DELAY_S = 0.02
 """The pause after the first failed attempt to connect; it doubles up to a beat."""
 
+GONE_AFTER_S = 0.5
+"""How long both ports of a host must refuse until its process is taken for gone."""
+
+HURRY_S = 1.0
+"""How long a node beats quickly when its lifeline has ended and another one cannot be connected."""
+
 WEDGED_TIMEOUT_S = 120.0
 WEDGED_LEASES = 10
 """An agent is wedged if it is away for the longer of both. To stop workers that ignore SIGTERM takes torch 30 s."""
@@ -42,18 +48,20 @@ class Retry:
     reason: str
 
 
-def decide_retry(outage: Outage, now: float, lease_s: float, join_s: float) -> Retry:
+def decide_retry(outage: Outage, now: float, lease_s: float, join_s: float, *, is_host_gone: bool = False) -> Retry:
     """How long a node tries to reach its store again.
 
     A host that is silent may only be stuck or cut off, so a node waits for it as long as it would wait to join. A host
-    that refuses for a lease has lost its store, and the run with it. Whether the node may go on *training* meanwhile is
-    another question, which its lease answers.
+    that refuses for a lease has lost its store, and the run with it. If the lifeline has ended and is refused, too, the
+    process of the host is gone (`is_host_gone`), and a moment is enough. Whether the node may go on *training*
+    meanwhile is another question, which its lease answers.
     """
-    if outage.refused_since is not None and now - outage.refused_since >= lease_s:
+    refused_s = min(lease_s, GONE_AFTER_S) if is_host_gone else lease_s
+    if outage.refused_since is not None and now - outage.refused_since >= refused_s:
         return Retry(False, f"for {now - outage.since:.1f} s: the run ended with its store")
     if now - outage.since >= join_s:
         return Retry(False, f"for {now - outage.since:.1f} s")
-    return Retry(True, f"this node tries again for {lease_s if outage.refused_since is not None else join_s:g} s")
+    return Retry(True, f"this node tries again for {refused_s if outage.refused_since is not None else join_s:g} s")
 
 
 def is_wedged(away_s: float, lease_s: float, health_check_s: float) -> bool:

@@ -3,8 +3,8 @@
 The protocol is written as generators of two kinds:
 
 - a *move* yields store operations and receives their replies. Any store can perform it to its end;
-- a *routine* also rests until something changes, and that of a node's writer may ask for new connections. It needs a
-  driver: a node's threads, or the simulation's scheduler.
+- a *routine* also rests until something changes. That of a node's writer may ask for new connections, and that of its
+  lifeline asks for nothing else. A routine needs a driver: a node's threads, or the simulation's scheduler.
 
 So the same code runs on a TCPStore, on the simulated store and under a counting wrapper, and a simulated crash can fall
 between any two operations. Nothing here performs anything.
@@ -115,6 +115,18 @@ class Connect:
     """Replace the node's connections by new ones. The reply is the head; raises StoreUnavailable. One attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hail:
+    """Connect the lifeline of an incarnation. Raises StoreUnavailable. One attempt."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitHangUp:
+    """Go on when the lifeline has ended."""
+
+
 CHANGED = Rest()
 """Go on when anything about the node has changed."""
 
@@ -122,6 +134,7 @@ T = TypeVar("T")
 Move = Generator[Op, Any, T]
 Routine = Generator[Op | Rest, Any, T]
 WriterRoutine = Generator[Op | Rest | Connect, Any, T]
+LifelineRoutine = Generator[Rest | Hail | AwaitHangUp, Any, T]
 
 
 class InDoubt(StoreUnavailable):

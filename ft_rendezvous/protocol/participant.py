@@ -6,10 +6,10 @@ there are no races inside it. Between any two operations everything may have cha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ft_rendezvous.core.leases import Pulse
+from ft_rendezvous.core.leases import Pulse, WorkersProgress
 from ft_rendezvous.core.model import (
     Arrival,
     Called,
@@ -19,15 +19,20 @@ from ft_rendezvous.core.model import (
     Goodbye,
     GroupForms,
     Head,
+    Inquired,
+    Late,
     NodeInfo,
+    NoGroupTrains,
     Opened,
     Outcome,
     Request,
     RequestKind,
+    Stacks,
     Verdict,
     View,
     Withdrawal,
     WorkerRanks,
+    WorkersHang,
     fold_for,
 )
 from ft_rendezvous.core.node_step import (
@@ -45,11 +50,18 @@ from ft_rendezvous.core.node_step import (
     is_superseded,
     watch_from,
 )
+from ft_rendezvous.core.progress import LateRank
+from ft_rendezvous.core.stacks import RankStack, trim
+from ft_rendezvous.core.update_notes import UpdateNote
 from ft_rendezvous.errors import Refused
 from ft_rendezvous.protocol import codec, moves
 from ft_rendezvous.protocol.codec import Keys
 from ft_rendezvous.protocol.ops import CHANGED, Check, Clock, Move, Routine
-from ft_rendezvous.text import one_line
+from ft_rendezvous.protocol.update_queue import LAST_RECORDS, UpdateQueue
+from ft_rendezvous.text import NAMED, one_line
+
+MAX_PAUSE_CHARS = 60
+"""Of the reason for a pause in a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,10 @@ class Participant:
     """Called when this node is asked to give up its place."""
     on_group_ended: Callable[[int, str], None] = lambda _group, _reason: None
     """Called while this node has a place, when a group ends, its own or another one: with that group and the reason."""
+    on_inquiry: Callable[[int, int], None] = lambda _cycle_id, _no: None
+    """Called while this node has a place, when the coordinator asks where its workers are: with cycle and event."""
+    read_progress: Callable[[], WorkersProgress | None] = lambda: None
+    """How far the workers of this node are, if that is watched. Every beat says it."""
     greeted: View | None = None
     """The run as it stood when this node found it: spares the first incarnation a read."""
 
@@ -108,6 +124,8 @@ class Participant:
     """The first failure of the workers in the last place taken, if the agent saw it."""
     told_checkpoint: int = field(init=False, default=0)
     """The last call that was answered with a checkpoint."""
+    updates: UpdateQueue = field(init=False, default_factory=UpdateQueue)
+    """What workers have reported of updates, and the run has not heard of."""
     doubted_in: int = field(init=False, default=0)
     """The last cycle whose workers had to stop because the lease was in doubt."""
     has_left: bool = field(init=False, default=False)
@@ -135,6 +153,12 @@ class Participant:
         """Whether this incarnation waits for events."""
         is_over = self.has_left or self.has_lapsed or self.pulse.is_fenced
         return self.view is not None and self.view.closed is None and not is_over
+
+    @property
+    def lifeline_name(self) -> str:
+        """The incarnation for which the host should hold a lifeline; empty if it should not."""
+        has_joined = self.view is not None and not self.has_left and not self.pulse.is_fenced
+        return self.incarnation if has_joined else ""
 
     @property
     def has_outdated_workers(self) -> bool:
@@ -387,6 +411,82 @@ class Participant:
         checkpoint = Checkpoint(cycle_id=cycle_id, incarnation=self.incarnation)
         yield from moves.write_record(self.keys, self.view.opened, checkpoint)
 
+    def note_update(self, cycle_id: int, note: UpdateNote) -> None:
+        """A worker of a cycle reports an update. It is passed on later, and wakes no thread."""
+        self.updates.add(cycle_id, note)
+
+    def tell_updates(self, now: float, beat_s: float) -> Move[None]:
+        """Pass on what workers have reported of updates, if it is time to. No bell: it can wait."""
+        if not self.has_left and self.is_trusted() and self.updates.is_due(now, beat_s, self.lease_s):
+            yield from self._write_updates(now)
+
+    def _tell_last_updates(self) -> Move[None]:
+        """The same, before this node says that its part has ended."""
+        is_heard = not (self.has_lapsed or self.pulse.is_fenced)
+        for _ in range(LAST_RECORDS if is_heard else 0):
+            yield from self._write_updates(self.clock())
+
+    def _write_updates(self, now: float) -> Move[None]:
+        if self.view is None:
+            return
+        news = self.updates.take(now, self.view.cycle_id, self.incarnation)
+        if news is not None:
+            yield from moves.write_record(self.keys, self.view.opened, news, must_ring=False)
+
+    def tell_late(self, cycle_id: int, late: LateRank, after_s: float) -> Move[None]:
+        """Say that a rank of this node is late."""
+        if self._is_training_in(cycle_id):
+            record = Late(
+                cycle_id=cycle_id,
+                incarnation=self.incarnation,
+                rank=late.rank,
+                step=late.step,
+                late_s=round(late.late_s, 3),
+                after_s=round(after_s, 3),
+                is_starting=late.is_starting,
+            )
+            yield from self._say_of_place(record)
+
+    def tell_stacks(
+        self,
+        cycle_id: int,
+        inquiry: int,
+        stacks: Sequence[RankStack],
+        paused: Sequence[tuple[int, str]],
+        moving: Sequence[int],
+    ) -> Move[None]:
+        """Say where the workers of this node are: the answer to an inquiry."""
+        if self._is_training_in(cycle_id):
+            told, depth = trim(stacks)
+            record = Stacks(
+                cycle_id=cycle_id,
+                incarnation=self.incarnation,
+                inquiry=inquiry,
+                stacks=told,
+                depth=depth,
+                paused=tuple((rank, one_line(why)[:MAX_PAUSE_CHARS]) for rank, why in paused[:NAMED]),
+                moving=tuple(moving[:NAMED]),
+            )
+            yield from self._say_of_place(record)
+
+    def has_ended(self, cycle_id: int) -> bool:
+        """Whether an event has ended this cycle, as far as this node has heard."""
+        return self.view is None or is_superseded(self.view, cycle_id)
+
+    def has_hung(self, cycle_id: int) -> bool:
+        """Whether this cycle has ended because its workers hang."""
+        if self.view is None or self.view.cycle_id <= cycle_id:
+            return False
+        why = self.view.opened.why
+        return isinstance(why, WorkersHang) or (isinstance(why, NoGroupTrains) and why.is_hang)
+
+    def _is_training_in(self, cycle_id: int) -> bool:
+        return not self.has_left and self.progress.trained_in == cycle_id and not self.has_ended(cycle_id)
+
+    def _say_of_place(self, record: Late | Stacks) -> Move[None]:
+        assert self.placed_in is not None
+        yield from moves.write_record(self.keys, self.placed_in, record)
+
     def withdraw(self, reason: str) -> Move[None]:
         """Say that this node is not fit to train, even if it never joined. This is its last word."""
         if self.view is not None:
@@ -415,7 +515,7 @@ class Participant:
         pulse = self.pulse
         if not self.incarnation or self.has_left or pulse.is_fenced:
             return
-        counter = pulse.next_counter(self.view.no if self.view is not None else 0)
+        counter = pulse.next_counter(self.view.no if self.view is not None else 0, self.read_progress())
         sent_at = self.clock()
         found = yield from moves.beat(self.keys, self.incarnation, pulse.counter, counter)
         pulse.take_reply(counter, found, sent_at)
@@ -443,6 +543,12 @@ class Participant:
             self.view = fold_for(self.view, event, incarnation)
             if isinstance(event, Opened) and group is not None and has_place and not isinstance(event.why, GroupForms):
                 self.on_group_ended(group if event.group is None else event.group, str(event.why))
+            if (
+                isinstance(event, Inquired)
+                and has_place
+                and (event.cycle_id, event.group) == (self.view.cycle_id, group)
+            ):
+                self.on_inquiry(event.cycle_id, event.no)
             if isinstance(event, Called) and incarnation in event.draining and not self.is_draining:
                 self.is_draining = True
                 self.on_drain()
@@ -454,6 +560,7 @@ class Participant:
         assert self.placed_in is not None
         if self.progress.finished_in >= cycle_id:
             return
+        yield from self._tell_last_updates()
         finish = Finish(cycle_id=cycle_id, incarnation=self.incarnation)
         yield from moves.write_record(self.keys, self.placed_in, finish)
         self.progress.finished_in = cycle_id
@@ -467,6 +574,7 @@ class Participant:
         if opened is None or self.has_left:
             return
         self.has_left = True
+        yield from self._tell_last_updates()
         goodbye = Goodbye(
             cycle_id=opened.cycle_id,
             incarnation=self.incarnation,

@@ -18,6 +18,7 @@ from ft_rendezvous.core.model import (
     Called,
     Closed,
     Head,
+    Inquired,
     Opened,
     Placement,
     Sealed,
@@ -40,6 +41,8 @@ class Publisher:
     keys: Keys
     lighthouse: str = ""
     """The address of the run's lighthouse, if it has one."""
+    lifeline_port: int = 0
+    """Where the host listens for lifelines. 0: it does not."""
     channels: int = field(init=False)
     view: View = field(init=False)
     """The last common cycle, and the number of the last event."""
@@ -104,9 +107,15 @@ class Publisher:
         head = self._turn(msgspec.structs.replace(called, draining=()))
         yield from moves.publish_called(self.keys, called, head)
 
+    def inquire(self, cycle_id: int, group: int) -> Move[int]:
+        """Ask the nodes of a cycle and group where their workers are. Returns the number of the event."""
+        inquired = Inquired(no=self._next_no, cycle_id=cycle_id, group=group)
+        yield from moves.publish_to_all(self.keys, inquired, self._turn(inquired))
+        return inquired.no
+
     def close(self, verdict: Verdict) -> Move[None]:
         closed = Closed(no=self._next_no, verdict=verdict)
-        yield from moves.publish_closed(self.keys, closed, self._turn(closed))
+        yield from moves.publish_to_all(self.keys, closed, self._turn(closed))
 
     def forget_seals(self, deleted_events: int) -> None:
         """No newcomer can have a seat in a seal whose event is deleted."""
@@ -126,4 +135,5 @@ class Publisher:
             view=self.view,
             seals=tuple(self._seals),
             lighthouse=self.lighthouse,
+            lifeline_port=self.lifeline_port,
         )

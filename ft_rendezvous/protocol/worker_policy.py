@@ -109,6 +109,10 @@ class WorkerPolicy:
         """Whether a message comes from a worker of this place."""
         return cycle_id == self.cycle_id
 
+    def takes_report(self, cycle_id: int) -> bool:
+        """Whether a report is taken: it says what has happened, so a worker of an earlier place may be late."""
+        return 0 < cycle_id <= self.cycle_id
+
     def forwards_drain(self) -> bool:
         """Whether the workers of this place get the drain signal now. They get it once."""
         is_first, self._has_forwarded_drain = not self._has_forwarded_drain, True

@@ -14,7 +14,9 @@ from ft_rendezvous.core.hosting import Hosting, decide_hosting
 from ft_rendezvous.store import names
 
 CONNECTIONS_PER_NODE = 3
-"""One for calls, one for events, and for a moment one for the probe."""
+"""One for calls, one for events, and for a moment one for the probe. Another process holds the lifelines."""
+FILES_BESIDE = 256
+"""What such a process has open beside the connections of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,19 @@ def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.soc
 
 
 def files_wanted(max_nodes: int) -> int:
-    """How many open files the store host of a run with `max_nodes` nodes may need."""
-    return CONNECTIONS_PER_NODE * max_nodes + 256
+    """How many open files the store host of a run with `max_nodes` nodes may need, in the process of the store."""
+    return CONNECTIONS_PER_NODE * max_nodes + FILES_BESIDE
+
+
+def lifeline_files_wanted(max_nodes: int) -> int:
+    """How many open files the process may need that holds the lifelines of a run: one for each node."""
+    return max_nodes + FILES_BESIDE
+
+
+def most_files() -> float:
+    """How many open files this process, and each that it starts, may allow itself: the hard limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return float("inf") if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_file_limit(wanted: int) -> int:

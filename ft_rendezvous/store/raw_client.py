@@ -215,7 +215,7 @@ def _greet_at(address: str, port: int, greeting_s: float | None) -> socket.socke
     except OSError as error:
         raise _Unfit(Found.NO_ANSWER) from error
     try:
-        _keep_alive(sock)
+        keep_alive(sock)
         # A write has no answer. Without this, the operation after it would wait for the other machine's delayed
         # acknowledgement: 40 ms.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -238,7 +238,7 @@ def _greet_at(address: str, port: int, greeting_s: float | None) -> socket.socke
     return sock
 
 
-def _keep_alive(sock: socket.socket) -> None:
+def keep_alive(sock: socket.socket) -> None:
     """Notice within a minute that an idle connection is gone: a firewall may forget it without a word."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -149,17 +151,50 @@ def test_the_dismissal_by_an_agent_that_has_ended_still_counts(stage: ProcessSta
     agent_fd = os.pidfd_open(agent.pid)
     wait_for_zombie(agent)
     left = stage.start(SLEEPS, {MARKER_VARIABLE: marker})
-    hearing_fd, word_fd = os.pipe()
-    os.write(word_fd, word)
-    os.close(word_fd)
-    command = (sys.executable, "-I", "-S", reaper_main.__file__, str(agent_fd), str(hearing_fd))
-    try:
-        subprocess.run((*command, f"{MARKER_VARIABLE}={marker}"), pass_fds=(agent_fd, hearing_fd), check=True)
-    finally:
-        os.close(agent_fd)
-        os.close(hearing_fd)
+    control, hearing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with hearing:
+        if word:
+            control.send(word)
+        control.close()
+        fds = (agent_fd, hearing.fileno())
+        command = (sys.executable, "-I", "-S", reaper_main.__file__, *map(str, fds))
+        try:
+            subprocess.run((*command, f"{MARKER_VARIABLE}={marker}"), pass_fds=fds, check=True)
+        finally:
+            os.close(agent_fd)
     left.terminate()  # A pending SIGKILL is served first.
     assert left.wait() == (-signal.SIGTERM if word else -signal.SIGKILL)
+
+
+def test_the_reaper_of_an_agent_that_has_ended_says_so_on_the_newest_lifeline(stage: ProcessStage, marker: str) -> None:
+    agent = stage.start(("true",))
+    agent_fd = os.pidfd_open(agent.pid)
+    wait_for_zombie(agent)
+    control, hearing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    lifelines = [socket.socketpair() for _ in range(2)]
+    for _, node_end in lifelines:
+        socket.send_fds(control, [reaper_main.LIFELINE_WORD], [node_end.fileno()])
+        node_end.close()  # As if the agent had died: only the reaper holds it now.
+    fds = (agent_fd, hearing.fileno())
+    command = (sys.executable, "-I", "-S", reaper_main.__file__, *map(str, fds), f"{MARKER_VARIABLE}={marker}")
+    try:
+        subprocess.run(command, pass_fds=fds, check=True)
+        assert [host_end.recv(16) for host_end, _ in lifelines] == [b"", b"dead\n"]
+    finally:
+        os.close(agent_fd)
+        for end in (control, hearing, *(host_end for host_end, _ in lifelines)):
+            end.close()
+
+
+def test_a_dismissed_reaper_says_nothing_on_a_lifeline(marker: str) -> None:
+    host_end, node_end = socket.socketpair()
+    reaper = Reaper.start(marker)
+    reaper.hold_lifeline(node_end.fileno())
+    node_end.close()
+    reaper.dismiss()
+    with host_end:
+        assert host_end.recv(16) == b"", "it is closed, and no word was said"
+    reaper.hold_lifeline(0)
 
 
 def test_a_dismissed_reaper_leaves_no_zombie_and_no_descriptor(marker: str) -> None:
@@ -222,7 +257,7 @@ def test_a_reader_of_the_agents_output_does_not_wait_for_the_reaper(stage: Proce
     wait_for_end(*agent.workers)
 
 
-def test_the_reaper_holds_nothing_but_the_agent_and_the_pipe(stage: ProcessStage, marker: str) -> None:
+def test_the_reaper_holds_nothing_but_the_agent_and_the_control(stage: ProcessStage, marker: str) -> None:
     # An agent inside an agent: what carries the outer marker dies with the outer agent, the reaper must not.
     agent = stage.start_agent(marker, *SLEEPS, environ={MARKER_VARIABLE: "outer"})
 
@@ -240,7 +275,7 @@ def test_the_reaper_holds_nothing_but_the_agent_and_the_pipe(stage: ProcessStage
     *standard, agent_fd, hearing_fd = wait_until("the interpreter has started", held)
     assert standard == ["/dev/null"] * 3
     assert "pidfd" in agent_fd
-    assert "pipe" in hearing_fd
+    assert "socket" in hearing_fd
     assert entries_of(agent.reaper, MARKER_VARIABLE) == []
     assert os.readlink(f"/proc/{agent.reaper}/cwd") == "/"
 
@@ -263,6 +298,7 @@ def test_where_no_reaper_can_be_the_agent_is_warned_once(
     caplog: pytest.LogCaptureFixture,
     break_it: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
+    gc.collect()  # What earlier tests have left in cycles must not be closed in between.
     before = open_fds()
     break_it(monkeypatch)
     reaper = Reaper.start(marker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from ft_rendezvous import worker
 from ft_rendezvous.agent.worker_group import StartedWorkers, WorkerGroup
 from ft_rendezvous.agent.worker_messages import GroupLostMessage, SubscribeMessage, decode_from_agent
+from ft_rendezvous.core.update_notes import StepTime, UpdateNote, UpdateOutcome
 from ft_rendezvous.env_names import INBOX_VARIABLE
 from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.protocol.worker_policy import STUCK_REASON, GroupState
@@ -195,3 +197,49 @@ def test_the_workers_of_the_place_hear_of_a_lost_group(group: WorkerGroup, link:
         sock.settimeout(0.0)
         with pytest.raises(BlockingIOError):
             sock.recv(4096)
+
+
+@pytest.mark.usefixtures("worker_of_group")
+def test_a_report_of_an_update_is_passed_on_under_its_own_cycle(
+    group: WorkerGroup, link: FakeLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = worker.UpdateReport(
+        version=7,
+        outcome="failed",
+        attempts=2,
+        parties=3,
+        updated=0,
+        failed=("gen-1",),
+        steps=(worker.UpdateStep(name="pause", duration_s=0.25),),
+        duration_s=1.5,
+        lost_s=1.0,
+        reason="it hangs",
+    )
+    assert worker.report_update(report)
+    any_link: Any = link
+    group.set_place(any_link, place(CYCLE_ID + 1))
+    assert worker.report_update(dataclasses.replace(report, version=8))
+    monkeypatch.setenv("FT_CYCLE_ID", str(CYCLE_ID + 2))
+    assert worker.report_update(dataclasses.replace(report, version=9)), "there is an agent, which ignores it"
+    monkeypatch.setenv("FT_CYCLE_ID", str(CYCLE_ID + 1))
+    assert worker.report_update(dataclasses.replace(report, version=10))
+    wait_until("all have come", lambda: len(link.updates) == 3)
+    assert [(cycle_id, note.version) for cycle_id, note in link.updates] == [
+        (CYCLE_ID, 7),
+        (CYCLE_ID, 8),
+        (CYCLE_ID + 1, 10),
+    ]
+    note = link.updates[0][1]
+    assert note == UpdateNote(
+        version=7,
+        outcome=UpdateOutcome.FAILED,
+        attempts=2,
+        parties=3,
+        updated=0,
+        failed_count=1,
+        failed=("gen-1",),
+        steps=(StepTime("pause", 0.25),),
+        duration_s=1.5,
+        lost_s=1.0,
+        reason="it hangs",
+    )

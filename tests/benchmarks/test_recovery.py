@@ -31,11 +31,26 @@ def test_a_quick_run_restarts_a_world_with_either_rendezvous() -> None:
 
 
 def test_a_killed_node_is_replaced_when_its_lease_is_over() -> None:
-    run = RunSettings(run_id="benchmark", min_nodes=2, max_nodes=3)
+    run = RunSettings(run_id="benchmark", min_nodes=2, max_nodes=3, has_lifelines=False)
     loss, formed = lose_node(run)
     form.check(formed, 2)
+    assert loss.after_lease_s is not None
     assert 0 < loss.after_lease_s < loss.total_s
     assert loss.total_s > run.lease_s - 2 * run.beat_s
+
+
+@pytest.mark.parametrize("has_reaper", [False, True], ids=["machine", "agent"])
+def test_a_killed_node_is_replaced_when_its_lifeline_has_ended(has_reaper: bool) -> None:
+    loss, formed = lose_node(RunSettings(run_id="benchmark", min_nodes=2, max_nodes=3), has_reaper=has_reaper)
+    form.check(formed, 2)
+    assert loss.after_lease_s is None, "no lease has ended"
+
+
+def test_the_medians_of_deaths_and_host_losses_are_judged() -> None:
+    deaths = recovery.judge_deaths("killed", [Loss(None, 0.1), Loss(None, 0.2), Loss(None, 9.0)], 0.4)
+    assert [(finding.value, finding.is_met) for finding in deaths] == [(0.2, True), (9.0, None)]
+    hosts = recovery.judge_host_losses([1.5, 2.0, 0.5])
+    assert [(finding.value, finding.is_met) for finding in hosts] == [(1.5, False), (2.0, None)]
 
 
 def test_the_end_of_a_lease_is_told_once() -> None:

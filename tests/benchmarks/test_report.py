@@ -44,8 +44,12 @@ def test_every_image_that_is_shown_exists(shown: list[Run]) -> None:
         assert (publish.DOCS / name).read_bytes().startswith(PNG)
 
 
-def test_whole_runs_only_are_shown(shown: list[Run]) -> None:
-    assert not any(run.is_quick or run.is_part for run in shown)
+def test_the_newest_whole_run_is_shown_with_what_it_lacks(shown: list[Run]) -> None:
+    assert shown == runs.find_shown(), "run `python -m benchmarks report`"
+    whole, *parts = shown
+    assert not whole.is_part
+    assert not any(run.is_quick or set(run.benchmarks) & set(whole.benchmarks) for run in shown[1:])
+    assert all(part.is_part for part in parts)
 
 
 # --- a made-up run ----------------------------------------------------------------------------------
@@ -171,6 +175,18 @@ def test_a_run_with_groups_has_a_section_and_names_the_version_of_torchft() -> N
     assert "- *torchft*" not in pages.page_of([RUN])
 
 
+def test_a_run_on_ray_has_a_section_and_names_the_version_of_ray_train() -> None:
+    case = "2 + 1 machines, one is killed: trained"
+    rows = [row("ray", case, "ours", 8.4), row("ray", case, "Ray Train", 18.0, 2.25)]
+    page = pages.page_of([replace(RUN, machine={**MACHINE, "ray[train]": "2.60.0"}, rows=rows, findings=[])])
+    assert f"| {case} | 8.40 s | 2.25 × |" in page
+    assert "|  | Ray Train 2.60.0 | 18,000 | 9,000 to 36,000 | 2.25 |" in page
+    assert "| ray[train] | 2.60.0 |" in page
+    assert "- *Ray Train* is the trainer of Ray" in page
+    assert "images/benchmark-ray.png" in page
+    assert "- *Ray Train*" not in pages.page_of([RUN])
+
+
 def test_a_contender_that_is_a_package_is_shown_with_its_version() -> None:
     rows = [row("form", "8 nodes", "ours", 0.0195), row("form", "8 nodes", "nvrx", 1.3, 66.7)]
     page = pages.page_of([replace(RUN, machine={**MACHINE, "nvidia-resiliency-ext": "0.4.1"}, rows=rows)])
@@ -260,13 +276,28 @@ def test_without_matplotlib_the_command_says_what_to_install(
     assert not (tmp_path / "docs" / "benchmarks.md").exists()
 
 
-def test_the_newest_whole_run_is_shown(tmp_path: Path) -> None:
-    expected = write(tmp_path / "20260102T000000Z.json")
-    write(tmp_path / "20260101T000000Z.json")
-    write(tmp_path / "20260103T000000Z.json", is_quick=True)
-    write(tmp_path / "20260104T000000Z.json", only=["codec"])
+def test_the_newest_whole_run_is_found_and_newer_runs_of_what_it_lacks(tmp_path: Path) -> None:
+    def of(*names: str) -> list[dict[str, Any]]:
+        return [row(name, "a case", "ours", 1.0).as_dict() for name in names]
+
+    write(tmp_path / "20260101T000000Z.json", only=["ray"], rows=of("ray"), findings=[])
+    write(tmp_path / "20260102T000000Z.json")
+    write(tmp_path / "20260103T000000Z.json")
+    write(tmp_path / "20260104T000000Z.json", is_quick=True)
+    write(tmp_path / "20260105T000000Z.json", only=["codec"], rows=of("codec"), findings=[])
+    write(tmp_path / "20260106T000000Z.json", only=["ray"], rows=of("ray"), findings=[])
+    write(tmp_path / "20260107T000000Z.json", only=["groups"], rows=of("groups"), findings=[])
+    write(tmp_path / "20260108T000000Z.json", only=["ray"], rows=of("ray"), findings=[])
+    write(tmp_path / "20260109T000000Z.json", only=["ray", "codec"], rows=of("ray", "codec"), findings=[])
     write(tmp_path / "scenarios.json")
-    assert runs.find_newest(tmp_path) == expected
+    found = [Path(run.name).name for run in runs.find_shown(tmp_path)]
+    assert found == ["20260103T000000Z.json", "20260107T000000Z.json", "20260108T000000Z.json"]
+
+
+def test_without_a_whole_run_there_is_nothing_to_show(tmp_path: Path) -> None:
+    write(tmp_path / "20260105T000000Z.json", only=["codec"])
+    with pytest.raises(FileNotFoundError, match="no whole run"):
+        runs.find_shown(tmp_path)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from benchmarks import steady
 from benchmarks.children import prepare_environment
 from benchmarks.consumption import cpu_s, rss_bytes
 from benchmarks.idle import Idled
+from benchmarks.idle_lifelines import Held
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -22,6 +24,24 @@ def test_a_small_world_at_rest_beats_and_does_nothing_else() -> None:
     assert found["operations of a node"].is_met
     assert found["operations of a node"].value > 0.3
     assert found["the same, mean of all others"].value > 0.3
+
+
+def test_a_few_idle_lifelines_are_held_and_cost_next_to_nothing() -> None:
+    cpu, connecting, memory, each = steady.find_lifelines(200, window_s=1.0)
+    assert cpu.case == "200 idle lifelines, 1 s"
+    assert 0 <= cpu.value < 100
+    assert connecting.value > 0
+    assert 1 < memory.value < 100
+    assert each.value > 0
+
+
+def test_lifelines_that_take_a_percent_of_a_core_are_too_expensive() -> None:
+    sizes = {"empty_bytes": 9_000_000, "full_bytes": 19_000_000}
+    held = Held(connecting_cpu_s=0.2, seconds=10.0, cpu_s=0.05, **sizes)
+    cpu, connecting, memory, each = steady.judge_lifelines(10_000, held)
+    assert (cpu.value, cpu.target, cpu.is_met) == (0.5, "under 1", True)
+    assert (connecting.value, memory.value, each.value) == (20.0, 19.0, 1.0)
+    assert not steady.judge_lifelines(10_000, replace(held, cpu_s=0.1))[0].is_met
 
 
 def test_a_few_restarts_leave_the_host_as_small_as_it_was() -> None:

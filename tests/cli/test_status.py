@@ -157,13 +157,13 @@ def test_what_is_missing_is_said_and_the_verdict_is_kept(shell: Shell) -> None:
         (["ft-state", "--run", "other"], "no run 'other' is recorded in ft-state: there are sim-"),
         (["http://127.0.0.1:1"], "http://127.0.0.1:1 cannot be reached"),
         (["http://"], "it looks like http://HOST:PORT"),
-        (["newer"], "schema version 7, and this ft-rendezvous reads up to 2"),
+        (["newer"], "schema version 7, and this ft-rendezvous reads up to 3"),
     ],
 )
 @pytest.mark.parametrize("command", ["status", "events"])
 def test_what_cannot_be_seen_is_told_in_one_line(shell: Shell, command: str, arguments: list[str], fact: str) -> None:
     lay_out(shell.place / "ft-state", record_seed(3).lines)
-    lay_out(shell.place / "newer", [line.replace(b'version":2', b'version":7') for line in record_seed(3).lines])
+    lay_out(shell.place / "newer", [line.replace(b'version":3', b'version":7') for line in record_seed(3).lines])
     (shell.place / "empty").mkdir()
     done = shell.ftr(command, *arguments)
     assert (done.returncode, done.stdout) == (2, "")

@@ -17,6 +17,7 @@ from ft_rendezvous.config.load import load_settings, locate_node, log_level
 from ft_rendezvous.config.settings import OWNERS, Settings, differing_keys, settings_table
 from ft_rendezvous.core.capacity import Policy, Ranks, Spread
 from ft_rendezvous.core.next_cycle import Grow
+from ft_rendezvous.core.progress import HangRules
 from ft_rendezvous.errors import ConfigError
 
 
@@ -656,12 +657,52 @@ def test_the_table_lists_every_key_once_with_its_default_and_meaning() -> None:
 def test_every_key_of_the_table_can_be_set(item: dataclasses.Field[Any]) -> None:
     values = {"float": "4", "int": "2", "bool": "0" if item.default is True else "1", "str": "x"}
     key = item.metadata["key"]
-    special = {"beat_interval": "0.5", "domain_from": "env:HERE", "unit_from": "env:HERE", "state_token": "secret"}
+    special = {
+        "hang_timeout": "auto",
+        "startup_timeout": "60",
+        "beat_interval": "0.5",
+        "domain_from": "env:HERE",
+        "unit_from": "env:HERE",
+        "state_token": "secret",
+    }
     if isinstance(item.default, StrEnum):
         special[key] = next(choice for choice in type(item.default) if choice != item.default)
     value = special.get(key) or next(text for kind, text in values.items() if str(item.type).startswith(kind))
     needed = {"segment": {"domain": "a"}, "spread": {"domain": "a"}, "unit_size": {"unit": "a"}}.get(key, {})
     assert parse({key: value, **needed}, env={"HERE": "x"}) != parse(needed)
+
+
+# --- hangs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("conf", "rules"),
+    [
+        ({}, HangRules()),
+        ({"hang_timeout": "off"}, HangRules()),
+        ({"hang_timeout": 0}, HangRules()),
+        ({"hang_timeout": "30"}, HangRules(hang_s=30.0)),
+        ({"hang_timeout": 30.5}, HangRules(hang_s=30.5)),
+        ({"hang_timeout": "AUTO"}, HangRules(is_auto=True)),
+        ({"startup_timeout": "300"}, HangRules(startup_s=300.0)),
+        ({"hang_timeout": "auto", "startup_timeout": 300}, HangRules(is_auto=True, startup_s=300.0)),
+    ],
+)
+def test_when_a_rank_is_late(conf: dict[str, Any], rules: HangRules) -> None:
+    assert parse(conf).run.hang_rules == rules
+    assert rules.is_on == bool(conf and str(conf.get("hang_timeout")) not in ("off", "0"))
+
+
+@pytest.mark.parametrize("text", ["soon", "-3", "nan", "inf", "1e400", ""])
+def test_a_hang_timeout_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="hang_timeout="):
+        parse({"hang_timeout": text})
+
+
+@pytest.mark.parametrize("key", ["hang_timeout", "startup_timeout"])
+def test_a_rank_is_late_only_after_a_dead_node_would_be_known(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}=5 must be more than lease_timeout=5"):
+        parse({key: "5"})
 
 
 # --- what is recorded and shown ---------------------------------------------------------------------

@@ -15,8 +15,10 @@ from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Outcome, Verdict
 from ft_rendezvous.core.node_step import Drained
+from ft_rendezvous.core.update_notes import UpdateNote, UpdateOutcome
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.coordinator import Coordinator
+from ft_rendezvous.protocol.journal import UpdatesReported
 from ft_rendezvous.protocol.ops import Get, MultiGet, Op
 from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.store.client import ServedStore, connect
@@ -306,14 +308,17 @@ def spent_in(tally: Tally) -> list[tuple[str, Counter[str]]]:
 # --- steady state -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("group_size", [0, 1])
+@pytest.mark.parametrize(("group_size", "has_lifelines"), [(0, True), (1, True), (0, False)])
 def test_a_steady_run_costs_its_nodes_and_spares_one_beat_per_interval_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, report: Report, group_size: int
+    monkeypatch: pytest.MonkeyPatch, report: Report, group_size: int, has_lifelines: bool
 ) -> None:
-    """On the real link. Time only bounds the beats from above, so a slow machine cannot fail this."""
+    """On the real link, with lifelines and without.
+
+    Time only bounds the beats from above, so a slow machine cannot fail this.
+    """
     tally = Tally(phase="before")
     beat_s = 0.1
-    with live_run(beat_s=beat_s, group_size=group_size) as run:
+    with live_run(beat_s=beat_s, group_size=group_size, has_lifelines=has_lifelines) as run:
         nodes: list[LiveNode] = []
         for number in range(3):
             with counted(monkeypatch, tally, f"n{number}"):
@@ -321,6 +326,7 @@ def test_a_steady_run_costs_its_nodes_and_spares_one_beat_per_interval_and_nothi
         run.seal(*nodes[:2])
         parked = nodes[2].ask()
         run.wait_for(lambda: sealed_in(nodes[2]) == 1)
+        run.wait_for(lambda: all((node.link._lifeline is not None) == has_lifelines for node in nodes))
         # What led here has been counted when two more beats have.
         enough = {name: kinds[BEAT] + 2 for name, kinds in tally.of("before").items()}
         run.wait_for(lambda: all(tally.of("before")[name][BEAT] >= enough[name] for name in enough))
@@ -335,6 +341,56 @@ def test_a_steady_run_costs_its_nodes_and_spares_one_beat_per_interval_and_nothi
         for kinds in steady.values():
             assert set(kinds) == {BEAT}
             assert kinds[BEAT] <= elapsed_s / beat_s + 2
+
+
+def test_updates_cost_one_append_per_beat_at_most_and_wake_no_coordinator(
+    monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    """A worker reports hundreds of them per beat. Time bounds nothing here: appends are compared with beats."""
+    tally, reported = Tally(phase="before"), 0
+    with live_run(beat_s=0.1) as run:
+        nodes: list[LiveNode] = []
+        for number in range(2):
+            with counted(monkeypatch, tally, f"n{number}"):
+                nodes.append(run.node(number))
+        run.seal(*nodes)
+        enough = {name: kinds[BEAT] + 2 for name, kinds in tally.of("before").items()}
+        run.wait_for(lambda: all(tally.of("before")[name][BEAT] >= enough[name] for name in enough))
+        tally.phase = "updates"
+        while not tally.of("updates").get("n0") or tally.of("updates")["n0"][BEAT] < 10:
+            for _ in range(50):
+                reported += 1
+                nodes[0].link.report_update(1, update(reported))
+            time.sleep(0.01)
+        run.wait_for(lambda: sum(entry.updates for entry in run.told(UpdatesReported)) == reported)
+        spent = {node: dict(kinds) for node, kinds in spent_in(tally)}
+        report("updates", {**spent, "reported": reported})
+        assert spent["n0"].keys() == {BEAT, "append"}, "no bell"
+        assert spent["n0"]["append"] <= spent["n0"][BEAT] + 1
+        assert spent["n1"].keys() == {BEAT}
+        assert run.host.coordinator.cycle_id == 1
+        told = [each.version for entry in run.told(UpdatesReported) for each in entry.told if not each.is_plain]
+        assert told == sorted(set(told))
+        assert told[0] == 50, "the first that failed"
+        assert len(run.told(UpdatesReported)) <= spent["n0"]["append"]
+
+
+def update(version: int) -> UpdateNote:
+    """Each fiftieth fails."""
+    is_failed = version % 50 == 0
+    return UpdateNote(
+        version=version,
+        outcome=UpdateOutcome.FAILED if is_failed else UpdateOutcome.COMPLETED,
+        attempts=1,
+        parties=2,
+        updated=0 if is_failed else 2,
+        failed_count=int(is_failed),
+        failed=("gen-0",) if is_failed else (),
+        steps=(),
+        duration_s=0.5,
+        lost_s=0.5 * is_failed,
+        reason="",
+    )
 
 
 # --- a thousand cycles ------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import pytest
 from ft_rendezvous.core.model import Closed, FirstCycle, Head, NodeInfo, Opened, Outcome, Verdict, VerdictKind, View
 from ft_rendezvous.core.node_step import WorkerExit
 from ft_rendezvous.errors import StoreUnavailable
+from ft_rendezvous.node.lifeline import Lifeline
 from ft_rendezvous.node.threads import Connections, Link, NodeConnection
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.node_loop import GOODBYE_TIMEOUT_S
@@ -75,6 +76,9 @@ class NoDialer:
         raise StoreUnavailable("here:1", "no answer")
 
     def dial_listener(self) -> NodeConnection:
+        raise StoreUnavailable("here:1", "no answer")
+
+    def dial_lifeline(self, incarnation: str) -> Lifeline:  # noqa: ARG002 - a dialer's signature
         raise StoreUnavailable("here:1", "no answer")
 
 
@@ -284,7 +288,7 @@ def test_a_listener_that_fails_for_good_breaks_the_link_instead_of_leaving_a_dea
         def fail(*_: object) -> Any:
             raise error
 
-        monkeypatch.setattr(listening, "perform", fail)
+        monkeypatch.setattr(type(listening), "_get", fail)
         monkeypatch.setattr(node.link._dialer, "dial", fail)
         node.ask()  # Its workers fail, the next cycle opens: the listener reads once more, and fails.
         run.wait_for(lambda: node.link.is_broken)

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ft_rendezvous.core.leases import ACK_SHIFT, LeaseTable, Pulse, acknowledged
+from ft_rendezvous.core.leases import (
+    ACK_SHIFT,
+    MOST_STEPS,
+    LeaseTable,
+    Pulse,
+    WorkersProgress,
+    acknowledged,
+    progress_in,
+)
 
 LEASE_S, BEAT_S, GAP_S = 5.0, 1.0, 0.25
 
@@ -225,6 +233,39 @@ def test_a_beat_counter_carries_the_newest_event_read_and_still_counts_beats(rea
         assert acknowledged(counter) == no
         assert counter & ((1 << ACK_SHIFT) - 1) == beats
     assert not pulse.is_fenced
+
+
+steps = st.none() | st.integers(0, 1 << 59)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.builds(WorkersProgress, steps, st.integers(0, 10**6)))))
+def test_a_beat_counter_carries_progress_beside_all_else(beats: list[tuple[int, WorkersProgress | None]]) -> None:
+    pulse, leases, no = Pulse(LEASE_S, alive_until=LEASE_S), LeaseTable(LEASE_S, BEAT_S), 0
+    leases.grant("a", 0.0)
+    assert leases.find_progress(["a", "b"]) == {}
+    for number, (more, progress) in enumerate(beats, start=1):
+        no += more
+        counter = pulse.next_counter(no, progress)
+        pulse.take_reply(counter, counter, sent_at=0.0)
+        leases.observe({"a": counter}, 0.1 * number, GAP_S, published=no)
+        assert acknowledged(counter) == no
+        assert counter & ((1 << ACK_SHIFT) - 1) == number
+        assert leases.find_progress(["a"]) == ({} if progress is None else {"a": progress})
+        assert leases.acknowledged_by_all(0) == no
+
+
+@pytest.mark.parametrize(
+    ("told", "read"),
+    [
+        (WorkersProgress(-5, -1), WorkersProgress(0, 0)),
+        (WorkersProgress(1 << 90, 1 << 40), WorkersProgress(MOST_STEPS, (1 << 20) - 1)),
+    ],
+)
+def test_progress_that_is_out_of_bounds_is_cut(told: WorkersProgress, read: WorkersProgress) -> None:
+    pulse = Pulse(LEASE_S, alive_until=LEASE_S)
+    counter = pulse.next_counter(3, told)
+    assert progress_in(counter) == read
+    assert acknowledged(counter) == 3
 
 
 # --- the node's side --------------------------------------------------------------------------------

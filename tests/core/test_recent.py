@@ -6,7 +6,7 @@ import pytest
 
 from ft_rendezvous.core import recent
 from ft_rendezvous.core.model import Finish, Request, RequestKind
-from ft_rendezvous.core.recent import RecentNames
+from ft_rendezvous.core.recent import RecentNames, RecentNumbers
 from tests.core.build import arrival, incarnation, node, roster_of
 
 
@@ -15,6 +15,15 @@ def test_the_oldest_name_is_forgotten_first() -> None:
     assert [names.add(name) for name in "abcad"] == [True, True, True, False, True]
     assert [name in names for name in "abcd"] == [False, True, True, True]
     assert len(names) == 3
+
+
+def test_a_number_counts_once_under_a_name_and_the_oldest_name_is_forgotten_first() -> None:
+    numbers = RecentNumbers(most=2)
+    assert [numbers.advance("a", number) for number in (1, 1, 3, 2, 4)] == [True, False, True, False, True]
+    assert [numbers.advance(name, 1) for name in "bab"] == [True, False, False]
+    assert numbers.advance("c", 1)
+    assert len(numbers) == 2
+    assert numbers.advance("a", 1), "it is forgotten"
 
 
 def test_any_number_of_refused_starts_is_remembered_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:

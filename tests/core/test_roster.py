@@ -10,7 +10,7 @@ import pytest
 
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.core.capacity import PlacementRules, Policy
-from ft_rendezvous.core.effects import Fence, FenceCause
+from ft_rendezvous.core.effects import Fence, FenceCause, UpdatesTold
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import (
     AnyRecord,
@@ -25,10 +25,12 @@ from ft_rendezvous.core.model import (
     Request,
     RequestKind,
     RestartRequested,
+    UpdateNews,
     Withdrawal,
     WorkersFailed,
 )
 from ft_rendezvous.core.roster import Roster
+from ft_rendezvous.core.update_notes import UpdateSums
 from tests.core.build import arrival, incarnation, node, role_of, roster_of, roster_with, sealed_roster
 
 ONE, TWO = incarnation(1), incarnation(2)
@@ -708,3 +710,38 @@ def test_parked_nodes_of_the_last_world_that_are_gone_are_counted() -> None:
     assert roster.parked_count() == 1, "it is back, and does not count"
     roster.park(set())
     assert roster.parked_count() == 0
+
+
+# --- updates ----------------------------------------------------------------------------------------
+
+
+def updates(number: int, author: str = ONE, worker_cycle_id: int = 1) -> UpdateNews:
+    return UpdateNews(
+        cycle_id=1,
+        incarnation=author,
+        number=number,
+        worker_cycle_id=worker_cycle_id,
+        merged=UpdateSums(3, 1, 0, 2.0, 1.0),
+        notes=(),
+    )
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_report_of_updates_changes_nothing_and_counts_once_in_any_role(role: Role) -> None:
+    roster = roster_with(role)
+    before = repr((roster.members, roster.arrived, roster.awaited, roster.worlds, roster.losses))
+    for number, times in ((1, 1), (1, 0), (3, 1), (2, 0)):
+        effects = roster.take(updates(number), cycle_of(role), is_open_in(role))
+        assert len(effects) == times
+        assert all(isinstance(effect, UpdatesTold) and effect.news.number == number for effect in effects)
+    assert repr((roster.members, roster.arrived, roster.awaited, roster.worlds, roster.losses)) == before
+
+
+def test_a_report_counts_after_the_node_is_over_and_a_strangers_does_not() -> None:
+    roster = roster_with(Role.ACTIVE)
+    name = roster.members[ONE].name
+    assert roster.take(updates(1), 1, is_open=False) == [UpdatesTold(name, updates(1))]
+    roster.drop(ONE)
+    assert roster.take(updates(1), 1, is_open=False) == []
+    assert roster.take(updates(2), 1, is_open=False) == [UpdatesTold(ONE, updates(2))]
+    assert roster.take(updates(1, "f" * 16), 1, is_open=False) == []

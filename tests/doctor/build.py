@@ -12,6 +12,7 @@ from ft_rendezvous.doctor.facts import (
     Clients,
     EndpointFacts,
     EndpointState,
+    LifelinePort,
     Lookup,
     NodeFacts,
     Route,
@@ -71,7 +72,7 @@ def in_step(facts: NodeFacts, tasks: int, **flags: str) -> NodeFacts:
 
 
 def examination(*nodes: NodeFacts, **changes: Any) -> Examination:
-    """All is well: the port is free, and every node reaches it."""
+    """All is well: the port is free, and every node reaches it and the port of the lifelines."""
     nodes = nodes or (node(),)
     known: dict[str, Any] = {
         "endpoint_name": "n1:29400",
@@ -79,8 +80,9 @@ def examination(*nodes: NodeFacts, **changes: Any) -> Examination:
         "nodes": nodes,
         "expected": len(nodes),
         "waited_s": 60.0,
-        "endpoint": EndpointFacts(state=EndpointState.HELD),
+        "endpoint": EndpointFacts(state=EndpointState.HELD, lifelines=LifelinePort(port=40000)),
         "attempts": {each.task: (Attempt(address="10.0.0.1", seconds=0.001),) for each in nodes},
+        "lifeline_attempts": {each.task: (Attempt(address="10.0.0.1", seconds=0.001),) for each in nodes},
         "clients": Clients(lookups=tuple(last for each in nodes for last in each.reverse[-1:])),
         "rules": PlacementRules(min_nodes=max(1, len(nodes) - 2), max_nodes=len(nodes)),
         "are_sizes_given": True,

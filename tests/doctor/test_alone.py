@@ -55,6 +55,17 @@ def test_json_has_the_findings_and_the_facts(shell: Shell) -> None:
     assert node["route"]["is_here"]
 
 
+def test_a_lifeline_port_that_is_taken_fails(shell: Shell) -> None:
+    with listener(speak_http) as taken:
+        conf = f"lifeline_port={taken}"
+        done = doctor(shell, "--endpoint", f"localhost:{free_port()}", "--rdzv-conf", conf)
+        assert done.returncode == 1
+        assert f"lifeline_port={taken} cannot be opened on the store host" in lines_of(done, "lifeline")[0]
+        done = doctor(shell, "--endpoint", f"localhost:{free_port()}", "--rdzv-conf", f"{conf},lifeline=no")
+    assert done.returncode == 0, done.stdout
+    assert lines_of(done, "lifeline") == []
+
+
 def test_a_foreign_program_at_the_endpoint_is_reported(shell: Shell) -> None:
     with listener(speak_http) as port:
         done = doctor(shell, "--endpoint", f"127.0.0.1:{port}")

@@ -8,15 +8,25 @@ import pytest
 
 from ft_rendezvous.core.model import Verdict, VerdictKind
 from ft_rendezvous.doctor import endpoint
-from ft_rendezvous.doctor.endpoint import HeldPort, hold_port, look_at_endpoint, name_clients, reach_endpoint
+from ft_rendezvous.doctor.endpoint import (
+    HeldPort,
+    hold_port,
+    look_at_endpoint,
+    name_clients,
+    reach_endpoint,
+    reach_lifelines,
+)
 from ft_rendezvous.doctor.facts import (
+    Attempts,
     Clients,
     EndpointFacts,
     EndpointSeen,
     EndpointState,
+    LifelinePort,
     LookAtEndpoint,
     NameClients,
     Reach,
+    ReachLifelines,
 )
 from ft_rendezvous.doctor.node_actions import NodeActions
 from ft_rendezvous.protocol.codec import HEAD_KEY
@@ -55,6 +65,34 @@ def test_a_port_is_let_go_before_its_clients_are_looked_up(monkeypatch: pytest.M
     answer = node.do(NameClients())
     assert isinstance(answer, Clients)
     assert [(lookup.of, lookup.error) for lookup in answer.lookups] == [("::ffff:127.0.0.1", "")]
+
+
+def test_the_port_of_the_lifelines_is_held_and_let_go_with_that_of_the_endpoint() -> None:
+    node = NodeActions("127.0.0.1", free_port())
+    seen = node.do(LookAtEndpoint(token="token", is_holder=True, lifeline_port=0))
+    assert isinstance(seen, EndpointSeen)
+    assert seen.endpoint.lifelines is not None
+    port = seen.endpoint.lifelines.port
+    assert _errors(node.do(ReachLifelines(port=port, token="token"))) == [""]
+    assert _errors(node.do(ReachLifelines(port=port, token="other"))) == ["another program answers at 127.0.0.1"]
+    assert node.do(NameClients()) == Clients(lookups=()), "only clients of the endpoint are looked up"
+    assert _errors(node.do(ReachLifelines(port=port, token="token"))) == ["127.0.0.1: Connection refused"]
+    net.listen(port).close()
+
+
+def test_a_lifeline_port_that_is_taken_is_reported_so() -> None:
+    """As that of the endpoint is, if both settings name the same port."""
+    port = free_port()
+    node = NodeActions("127.0.0.1", port)
+    seen = node.do(LookAtEndpoint(token="token", is_holder=True, lifeline_port=port))
+    lifelines = LifelinePort(port=port, error="Address already in use")
+    assert seen == EndpointSeen(endpoint=EndpointFacts(state=EndpointState.HELD, lifelines=lifelines))
+    node.close()
+
+
+def _errors(answer: object) -> list[str]:
+    assert isinstance(answer, Attempts)
+    return [attempt.error for attempt in answer.attempts]
 
 
 def test_another_token_means_the_wrong_port() -> None:
@@ -114,6 +152,9 @@ def test_a_live_run_is_named_over_one_connection_and_goes_on() -> None:
         assert seen.run is not None
         assert (seen.run.cycle_id, seen.run.is_sealed, seen.run.verdict) == (1, True, "")
         assert seen.run.settings == run.settings.as_dict()
+        assert seen.lifelines is not None
+        attempts = reach_lifelines("127.0.0.1", seen.lifelines.port, "")
+        assert [attempt.error for attempt in attempts] == [""]
         assert run.finish(first, second).kind is VerdictKind.SUCCEEDED
 
 
@@ -123,6 +164,12 @@ def test_a_run_that_waits_for_its_nodes_can_be_greeted() -> None:
         assert seen.run is not None
         assert not seen.run.is_sealed
         assert [attempt.error for attempt in reach_endpoint("127.0.0.1", run.port, "")] == [""]
+
+
+def test_a_run_without_lifelines_names_no_port_for_them() -> None:
+    with live_run(has_lifelines=False) as run:
+        seen = look_at_endpoint("127.0.0.1", run.port)
+        assert (seen.state, seen.lifelines) == (EndpointState.RUN, None)
 
 
 def test_a_run_that_has_ended_says_how() -> None:

@@ -16,12 +16,14 @@ from ft_rendezvous.doctor.facts import (
     EndpointFacts,
     EndpointState,
     Hello,
+    LifelinePort,
     NodeFacts,
     Route,
     RunningRun,
 )
 from ft_rendezvous.doctor.findings import Examination, Status, worst
 from ft_rendezvous.doctor.judging import CHECKS, judge
+from ft_rendezvous.store import net
 from tests.doctor.build import SOFTWARE, examination, finding_of, in_step, lookup, node, of_check, with_torch
 
 
@@ -289,6 +291,45 @@ def test_families_that_were_not_tried_are_reported_so() -> None:
     assert finding_of("families", examination(node(), attempts={}))[1] == "the endpoint has IPv4 (not tried)"
 
 
+# --- lifelines --------------------------------------------------------------------------------------
+
+
+SILENT = Attempt(address="10.0.0.1", seconds=3.0, error="no answer from 10.0.0.1 within 3 s")
+REACHED = Attempt(address="10.0.0.1", seconds=0.1)
+
+
+def test_nodes_that_do_not_reach_the_port_of_the_lifelines_are_warned_of_by_name() -> None:
+    """Not those that do not reach the endpoint either: another check fails for them."""
+    attempts = {0: [REACHED], 1: [REACHED], 2: [REACHED], 3: [SILENT]}
+    tried = {0: [REACHED], 1: [SILENT], 2: [SILENT, REACHED], 3: [SILENT]}
+    seen = examination(*nodes(4), attempts=attempts, lifeline_attempts=tried, lease_s=7.0)
+    warned, passed = of_check("lifeline", seen)
+    assert (str(warned.status), warned.nodes) == ("warn", ("n2",))
+    assert "port 40000 of the store host, for lifelines, cannot be reached: no answer from 10.0.0.1" in warned.fact
+    assert "lease_timeout=7 s" in warned.fact
+    assert "lifeline_port=N" in warned.remedy
+    assert "lifeline=no" in warned.remedy
+    assert (str(passed.status), passed.nodes) == ("pass", ("n1", "n3"))
+
+
+def test_a_lifeline_port_that_cannot_be_opened_keeps_the_run_from_starting() -> None:
+    held = EndpointFacts(state=EndpointState.HELD, lifelines=LifelinePort(port=29400, error="Address already in use"))
+    found = finding_of("lifeline", examination(*nodes(3), endpoint=held, lifeline_attempts={}))
+    assert found == ("fail", "lifeline_port=29400 cannot be opened on the store host: Address already in use", ("n1",))
+
+
+def test_nothing_is_said_of_lifelines_that_are_switched_off() -> None:
+    held = EndpointFacts(state=EndpointState.HELD)
+    assert of_check("lifeline", examination(*nodes(3), endpoint=held, lifeline_attempts={})) == []
+
+
+def test_the_lifelines_of_a_run_that_trains_are_tried_although_its_store_is_left_alone() -> None:
+    training = replace(run(), lifelines=LifelinePort(port=40000))
+    seen = examination(node(), endpoint=training, attempts={}, lifeline_attempts={0: [SILENT]})
+    assert finding_of("lifeline", seen)[0] == "warn"
+    assert finding_of("lifeline", examination(node(), endpoint=training, attempts={}))[0] == "pass"
+
+
 # --- addresses, files, ports ------------------------------------------------------------------------
 
 
@@ -375,6 +416,16 @@ def test_the_store_host_needs_files_for_all_nodes(hard: int, wanted: int, status
     seen = examination(node(files_hard=hard, files_soft=64), node(1, files_hard=8), files_wanted=wanted)
     assert finding_of("files", seen)[0] == status
     assert finding_of("files", seen)[2] == ("n1",)
+
+
+def test_the_files_of_the_lifelines_are_told_and_are_never_the_first_to_be_short() -> None:
+    held = finding_of("files", examination(node(files_hard=20_000), files_wanted=3_256, lifeline_files_wanted=1_256))
+    fact = "a process on the store host may open 20,000 files; the store needs 3,256"
+    assert held[:2] == ("pass", f"{fact}, and 1,256 in the process that holds the lifelines")
+    assert finding_of("files", examination(node(files_hard=20_000), files_wanted=3_256))[1] == fact
+    assert all(net.lifeline_files_wanted(count) <= net.files_wanted(count) for count in (1, 8, 10_000))
+    unlimited = finding_of("files", examination(node(files_hard=-1), files_wanted=3_256))
+    assert "may open any number of files" in unlimited[1]
 
 
 @pytest.mark.parametrize(("port", "is_warned"), [(32767, False), (32768, True), (60999, True), (61000, False)])

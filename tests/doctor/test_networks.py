@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(not HAS_NETWORKS, reason=NO_NETWORKS)
 
 SLOW_DNS = Path(__file__).parent / "slow_dns.py"
 PORT = 29400
+LIFELINE_PORT = 29555
 QUICK = {"RES_OPTIONS": "timeout:2 attempts:1"}
 """A name server that says nothing costs two seconds instead of ten."""
 
@@ -127,6 +128,25 @@ def test_a_name_that_means_another_address_on_one_machine(shell: Shell, machines
     assert half.returncode == 0, half.stdout
     assert statuses(half, "families") == ["warn", "pass"]
     assert "fd00::1 does not work" in lines_of(half, "families")[0]
+
+
+def test_a_firewall_that_lets_only_the_endpoint_through(shell: Shell, machines: Pair) -> None:
+    """The second machine has no route for packets to the port of the lifelines, and one for all others."""
+    for machine in machines:
+        machine.serve_names("0")
+    rule = ("ipproto", "tcp", "dport", str(LIFELINE_PORT), "prohibit")
+    ip("-n", machines[1].space, "rule", "add", *rule)
+    arguments = ("--endpoint", f"n1:{PORT}", "--rdzv-conf")
+    done = srun(shell, machines, *arguments, f"lifeline_port={LIFELINE_PORT}")
+    assert done.returncode == 0, done.stdout
+    assert statuses(done, "reach") == ["pass"]
+    assert statuses(done, "lifeline") == ["warn", "pass"], done.stdout
+    assert lines_of(done, "lifeline")[0].split()[2:5] == ["n2:", "port", str(LIFELINE_PORT)]
+    assert lines_of(done, "lifeline")[1].split()[2:5] == ["n1:", "port", str(LIFELINE_PORT)]
+
+    ip("-n", machines[1].space, "rule", "delete", *rule)
+    opened = srun(shell, machines, *arguments, f"lifeline_port={LIFELINE_PORT}")
+    assert statuses(opened, "lifeline") == ["pass"], opened.stdout
 
 
 def test_machines_that_each_take_themselves_for_the_endpoint(shell: Shell, machines: Pair) -> None:

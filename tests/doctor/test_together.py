@@ -21,6 +21,7 @@ def test_three_nodes_and_one_table(shell: Shell) -> None:
     assert done[0].stderr == ""
     assert lines_of(done[0], "reports") == ["pass  reports      all 3 nodes reported"]
     assert "all 3 nodes: localhost" in lines_of(done[0], "reach")[0]
+    assert lines_of(done[0], "lifeline")[0].startswith("pass  lifeline     all 3 nodes: port ")
     assert "2 of 3 nodes in 2 domains would train; spares cover any 1 node" in lines_of(done[0], "spares")[0]
     assert lines_of(done[0], "infra-ranks")[0].startswith("pass")
     assert "clocks differ by" in lines_of(done[0], "clock")[0]
@@ -69,6 +70,7 @@ def test_a_live_run_is_reported_by_its_id_and_is_met_by_one_connection(shell: Sh
             in line
         )
         assert len(tap.heard) == 1
+        assert "all 3 nodes" in lines_of(done[0], "lifeline")[0], "lifelines are not at the store: nothing is disturbed"
         assert run.finish(first, second).kind is VerdictKind.SUCCEEDED
 
 

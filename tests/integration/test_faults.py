@@ -37,7 +37,8 @@ def test_death_between_seal_and_start_is_noticed_by_the_lease(cluster: Cluster) 
 
 
 def test_death_between_seal_and_start_is_noticed_by_the_restarted_node(cluster: Cluster) -> None:
-    job = cluster.job("2:2", conf={"lease_timeout": 100})
+    # With a lifeline, the death would be noticed before the node is back.
+    job = cluster.job("2:2", conf={"lease_timeout": 100, "lifeline": "no"})
     n0 = job.start("n0", is_host=True, infra_rank=0)
     n1 = job.start("n1", is_host=False, infra_rank=1, launcher=DYING)
     n1.wait_for("ft-test dies group_rank=1")

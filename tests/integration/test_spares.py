@@ -64,7 +64,7 @@ def test_a_spare_takes_the_rank_of_a_killed_node(cluster: Cluster) -> None:
     assert [ranks_of(node, 2) for node in (n0, spare, n2)] == [[0], [1], [2]]
     assert job.ranks_and_sums(cycle=2) == [(0, 6), (1, 6), (2, 6)]
     assert job.ranks_and_sums(cycle=3) == []
-    assert n0.lines("fenced cycle=.*infra rank 1 at .*no beat for 3 s")
+    assert n0.lines("fenced cycle=.*infra rank 1 at .*its process has ended")
 
 
 def test_the_workers_of_a_killed_agent_die_within_the_lease(cluster: Cluster) -> None:

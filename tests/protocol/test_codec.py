@@ -40,6 +40,7 @@ from ft_rendezvous.core.model import (
     RestartRequested,
     Sealed,
     Seat,
+    UpdateNews,
     Verdict,
     VerdictKind,
     View,
@@ -47,6 +48,7 @@ from ft_rendezvous.core.model import (
     WorkerRanks,
     WorkersFailed,
 )
+from ft_rendezvous.core.update_notes import StepTime, UpdateNote, UpdateOutcome, UpdateSums
 from ft_rendezvous.errors import ConfigError, ProtocolBug
 from ft_rendezvous.protocol import codec, moves
 from ft_rendezvous.protocol.moves import LONG_LOG_BYTES, MOST_COMPARED_BYTES, LogReader
@@ -74,6 +76,21 @@ nodes = st.builds(
     born_us=small,
     boot_id=texts,
 )
+times = st.floats(0.0, 1e9)
+update_notes = st.builds(
+    UpdateNote,
+    version=st.integers(-(1 << 63), (1 << 63) - 1),
+    outcome=st.sampled_from(UpdateOutcome),
+    attempts=small,
+    parties=small,
+    updated=small,
+    failed_count=small,
+    failed=st.lists(texts, max_size=3).map(tuple),
+    steps=st.lists(st.builds(StepTime, texts, times), max_size=4).map(tuple),
+    duration_s=times,
+    lost_s=times,
+    reason=texts,
+)
 records: st.SearchStrategy[AnyRecord] = st.one_of(
     st.builds(
         Arrival,
@@ -95,6 +112,14 @@ records: st.SearchStrategy[AnyRecord] = st.one_of(
     st.builds(Checkpoint, **said),
     st.builds(Finish, **said),
     st.builds(Goodbye, **said, outcome=st.sampled_from(Outcome), reason=texts),
+    st.builds(
+        UpdateNews,
+        **said,
+        number=st.integers(1, 1 << 62),
+        worker_cycle_id=st.integers(1, CYCLE),
+        merged=st.builds(UpdateSums, small, small, small, times, times),
+        notes=st.lists(update_notes, max_size=2).map(tuple),
+    ),
 )
 whys = st.one_of(
     st.just(FirstCycle()),
@@ -230,6 +255,18 @@ def altered(**changes: Any) -> bytes:
     return json.dumps(list({**named, **changes}.values())).encode()
 
 
+UPDATE = [1, "completed", 1, 1, 1, 0, [], [], 1.0, 0.0, ""]
+
+
+def updates(**changes: Any) -> bytes:
+    """A good record of updates, with other values at the named places."""
+    news = UpdateNews(
+        cycle_id=CYCLE, incarnation=incarnation(9), number=1, worker_cycle_id=CYCLE, merged=UpdateSums(), notes=()
+    )
+    named = dict(zip(("says", *UpdateNews.__struct_fields__), json.loads(codec.encode_record(news)), strict=True))
+    return json.dumps(list({**named, **changes}.values())).encode()
+
+
 BAD = [
     pytest.param(b"garbage", "does not decode", id="garbage"),
     pytest.param(b"\x00\x01\x02", "does not decode", id="binary"),
@@ -263,7 +300,26 @@ BAD = [
     pytest.param(b'{"a":' + b"[" * 4000, "does not decode", id="nested too deep"),
     pytest.param(b'["arrive",%d,' % STORE_FORMAT + b"[" * 4000, "does not decode", id="a field nested too deep"),
     pytest.param(b'["arrive",1,' + b"[" * 4000, "", id="a node nested too deep"),
+    pytest.param(updates(worker_cycle_id=CYCLE + 1), "a cycle that has not been opened", id="updates of the future"),
+    pytest.param(updates(worker_cycle_id=0), "does not decode", id="updates of cycle 0"),
+    pytest.param(updates(number=0), "does not decode", id="updates without a number"),
+    pytest.param(updates(merged=[1, 0, 0, 1e16, 0.0]), "does not decode", id="a sum that is too large"),
+    pytest.param(updates(merged=[-1, 0, 0, 1.0, 0.0]), "does not decode", id="a negative count of updates"),
+    pytest.param(updates(merged=[1, 0, 0, 1.0, 0.0, 1]), "does not decode", id="one sum too many"),
+    pytest.param(updates(notes=[[1, "dreamt", 1, 1, 1, 0, [], [], 1.0, 0.0, ""]]), "does not decode", id="an outcome"),
+    pytest.param(updates(notes=[UPDATE[:-1]]), "does not decode", id="an update without its reason"),
+    pytest.param(updates(notes=[[*UPDATE, 1]]), "does not decode", id="an unknown field of an update"),
+    pytest.param(updates(notes=[[*UPDATE[:-1], "x" * 201]]), "does not decode", id="a reason that is too long"),
+    pytest.param(updates(notes=[[*UPDATE[:7], [["x", 1.0]] * 17, 1.0, 0.0, ""]]), "does not decode", id="many steps"),
 ]
+
+
+def test_updates_of_an_earlier_cycle_and_of_groups_are_read() -> None:
+    for worker_cycle_id in (1, CYCLE, CYCLE + 2):
+        line = b"\n" + updates(worker_cycle_id=worker_cycle_id, notes=[UPDATE]) + b"\n"
+        (news,), bad = codec.decode_records(line, CYCLE, ARRIVED, CYCLE + 2)
+        assert isinstance(news, UpdateNews)
+        assert (news.worker_cycle_id, news.sums, bad) == (worker_cycle_id, UpdateSums(1, 0, 0, 1.0, 0.0), [])
 
 
 @pytest.mark.parametrize(("junk", "reason"), BAD)

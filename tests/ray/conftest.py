@@ -29,6 +29,13 @@ def ray_cluster() -> Iterator[RayCluster]:
 
 
 @pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """For a cluster of a test's own: Ray's sockets must have short paths."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def start(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[Start]:
     """Starts `ftr ray` with these words; the training runs until the file `done` exists."""
     begun: list[RayCommand] = []
@@ -50,7 +57,6 @@ def start(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[Start]:
             run.end()
         for name in _left(ray_cluster):
             operate.stop_run(name, ray_cluster.address)
-        ray_cluster.clear()
 
 
 def _left(cluster: RayCluster) -> list[str]:

@@ -1,8 +1,4 @@
-"""A Ray cluster on this machine, the commands that run on it, and everything they leave behind.
-
-Every raylet has an address of its own in 127.0.0.0/8, so that Ray takes it for a machine. Its processes, and all that
-they start, inherit a mark in their environment.
-"""
+"""The commands that run on a Ray cluster on this machine, and everything they leave behind."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import logging
 import os
 import re
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,72 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.cluster_utils import Cluster
 
+from ft_rendezvous.launch.local import free_port
+from tests.support.ray_machines import HEAD, MARK_NAME, START_S, RayMachines, carriers
 from tests.support.waiting import wait_until
 
 FTR = Path(sys.executable).parent / "ftr"
 WORKER = Path(__file__).parents[1] / "integration" / "workers" / "train.py"
-MARK_NAME = "RAY_TEST_MARK"
-START_S = 120.0
 QUICK_LEASE = "lease_timeout=4,beat_interval=0.5"
 OURS = (b"torch.distributed.run", b"integration/workers/train.py", b"launch.ray.guard", b"cli.main")
 
 
-class RayCluster:
-    """A head without CPUs. Tests add machines with one CPU each, and lose them again."""
+HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500}
+"""Ray looks for machines that are gone six times as often as by default. A machine that stands still keeps its time."""
 
-    def __init__(self, folder: Path) -> None:
-        self.mark = secrets.token_hex(8)
-        os.environ |= {
-            MARK_NAME: self.mark,
-            "RAY_TMPDIR": str(folder),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-        self._count = 0
-        self._cluster = Cluster(
-            initialize_head=True,
-            head_node_args={"num_cpus": 0, "node_ip_address": "127.0.0.9", "include_dashboard": False},
-        )
-        self.machines: dict[str, Any] = {}
-        """The raylets, by their addresses."""
 
-    @property
-    def address(self) -> str:
-        address: str = self._cluster.address
-        return address
+class RayCluster(RayMachines):
+    """What tests see of a cluster and of the runs on it."""
 
-    def add(self, count: int = 1) -> list[str]:
-        """Add so many machines, and wait until they are there."""
-        addresses = [f"127.0.0.{self._count + number + 10}" for number in range(count)]
-        self._count += count
-        for address in addresses:
-            self.machines[address] = self._cluster.add_node(wait=False, num_cpus=1, node_ip_address=address)
-        self._cluster.wait_for_nodes(timeout=START_S)
-        return addresses
-
-    def lose(self, address: str) -> None:
-        """Kill a machine: its raylet, and all that runs under it."""
-        node = self.machines.pop(address)
-        raylet = raylet_of(node)
-        # Torchrun and its workers are in sessions of their own, but they inherit what Ray tells its workers.
-        for pid in (raylet.pid, *(pid for pid, _ in carriers(f"RAY_RAYLET_PID={raylet.pid}"))):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        raylet.wait()
-        self._cluster.remove_node(node, allow_graceful=False)
-
-    def kill_raylet(self, address: str) -> int:
-        """Kill a raylet, and nothing under it. Returns its process id."""
-        raylet = raylet_of(self.machines[address])
-        raylet.kill()
-        raylet.wait()  # Ray's workers look for their raylet by its id: one that is not reaped seems to live.
-        return raylet.pid
-
-    def raylet_pid(self, address: str) -> int:
-        return int(raylet_of(self.machines[address]).pid)
+    def __init__(self, folder: Path, head: str = HEAD, dashboard_port: int | None = None) -> None:
+        options: dict[str, Any] = {"_system_config": HEALTH}
+        if dashboard_port is not None:
+            # Jobs that are submitted find their commands here.
+            os.environ["PATH"] = f"{FTR.parent}:{os.environ['PATH']}"
+            options |= {"dashboard_port": dashboard_port, "dashboard_agent_listen_port": free_port()}
+        super().__init__(folder, head, include_dashboard=dashboard_port is not None, **options)
 
     def processes(self) -> list[int]:
         """Live processes of our own on all machines."""
@@ -105,26 +59,19 @@ class RayCluster:
         found = carriers(f"RAY_RAYLET_PID={raylet}")
         return [pid for pid, command in found if any(word in command for word in OURS)]
 
-    def assert_nothing_is_left(self) -> None:
-        """No process, no actor and no placement group of any run."""
+    def assert_nothing_is_left(self, jobs: bool = False) -> None:
+        """No process, no actor and no placement group of any run. The actors of submitted jobs are Ray's."""
         wait_until("no process of a run lives", lambda: not self.processes(), 30.0, self._describe_left)
         with connected(self.address):
-            assert ray.util.list_named_actors(all_namespaces=True) == []
+            actors = ray.util.list_named_actors(all_namespaces=True)
+            assert [
+                each for each in actors if not (jobs and each["namespace"] == "SUPERVISOR_ACTOR_RAY_NAMESPACE")
+            ] == []
             table = ray.util.placement_group_table()
             assert [facts["name"] for facts in table.values() if facts["state"] != "REMOVED"] == []
 
     def _describe_left(self) -> str:
         return "\n".join(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in self.processes())
-
-    def clear(self) -> None:
-        """Remove all machines but the head."""
-        for address in list(self.machines):
-            node = self.machines.pop(address)
-            self._cluster.remove_node(node, allow_graceful=False)
-
-    def close(self) -> None:
-        self.clear()
-        self._cluster.shutdown()
 
 
 class connected:
@@ -140,28 +87,14 @@ class connected:
         ray.shutdown()
 
 
-def raylet_of(node: Any) -> subprocess.Popen[bytes]:
-    process: subprocess.Popen[bytes] = node.all_processes["raylet"][0].process
-    return process
-
-
-def carriers(entry: str) -> list[tuple[int, bytes]]:
-    """Live processes with this entry in their environment, and their commands."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with suppress(OSError):
-                if entry.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append((int(folder.name), (folder / "cmdline").read_bytes()))
-    return found
-
-
 class RayCommand:
     """One `ftr ray` as a user starts it."""
 
     def __init__(self, cluster: RayCluster, folder: Path, words: Sequence[str | Path]) -> None:
         self.cluster = cluster
         self.folder = folder
+        self.words = words
+        self.name = folder.name
         self.log_dir = folder / "logs"
         self._output = folder / f"driver-{secrets.token_hex(2)}.log"
         env = {name: value for name, value in os.environ.items() if name != MARK_NAME and not name.startswith("FT_")}
@@ -222,7 +155,9 @@ class RayCommand:
         with connected(self.cluster.address):
             machines = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes()}
             for facts in ray.util.placement_group_table().values():
-                group = facts["name"].partition("/")[2]
+                prefix, run, group = f"{facts['name']}//".split("/")[:3]
+                if (prefix, run) != ("ftr", self.name):
+                    continue
                 for bundle, machine in facts["bundles_to_node_id"].items():
                     number = bundle if group == "min" else int(group.removeprefix("node-"))
                     if number == node and facts["state"] != "REMOVED":

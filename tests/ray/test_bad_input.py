@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch.ray import cluster
 from tests.ray.conftest import Start
-from tests.ray.ray_cluster import WORKER, RayCluster, RayCommand
+from tests.ray.ray_cluster import FTR, WORKER, RayCluster, RayCommand
 from tests.support.waiting import wait_until
 
 MISUSED = 2
@@ -23,7 +24,7 @@ def assert_refused(run: RayCommand, message: str) -> None:
 
 
 def test_what_the_cluster_cannot_hold_is_refused(ray_cluster: RayCluster, start: Start) -> None:
-    ray_cluster.add(1)
+    ray_cluster.have(1)
     assert_refused(
         start("--nnodes", "3"),
         "3 nodes with 1 CPU each do not fit: the cluster holds 1 with SPREAD; ask for less, or wait for machines with "
@@ -37,7 +38,7 @@ def test_what_the_cluster_cannot_hold_is_refused(ray_cluster: RayCluster, start:
 
 
 def test_a_port_that_is_taken_is_refused(ray_cluster: RayCluster, start: Start) -> None:
-    ray_cluster.add(1)
+    ray_cluster.have(1)
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -46,7 +47,7 @@ def test_a_port_that_is_taken_is_refused(ray_cluster: RayCluster, start: Start) 
 
 
 def test_of_two_runs_with_one_name_the_first_lives(ray_cluster: RayCluster, start: Start) -> None:
-    ray_cluster.add(1)
+    ray_cluster.have(1)
     runs = [start(), start()]
     loser = wait_until(
         "one has ended", lambda: next((run for run in runs if run.process.poll() is not None), None), 60.0
@@ -59,7 +60,7 @@ def test_of_two_runs_with_one_name_the_first_lives(ray_cluster: RayCluster, star
 
 
 def test_a_script_that_the_nodes_do_not_have_is_refused(ray_cluster: RayCluster, tmp_path: Path, start: Start) -> None:
-    ray_cluster.add(1)
+    ray_cluster.have(1)
     (tmp_path / "job").mkdir()
     words = ("--address", ray_cluster.address, "--log-dir", tmp_path / "job" / "logs", "--", "no_such_script.py")
     assert_refused(RayCommand(ray_cluster, tmp_path / "job", words), "the script no_such_script.py does not exist in")
@@ -92,3 +93,19 @@ def test_a_cluster_with_other_versions_is_refused(monkeypatch: pytest.MonkeyPatc
         cluster.connected(ray_cluster.address),
     ):
         pass
+
+
+def test_a_cluster_that_was_here_and_is_gone_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray remembers the last cluster of this machine, and would try for minutes to reach it.
+
+    It prefers a cluster that runs. So the command sees no other process of this machine.
+    """
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.9:1")
+    for operation in (("status",), ("stop", "job"), ("--nnodes", "1", "--", str(WORKER))):
+        words = ["unshare", "--user", "--map-root-user", "--fork", "--pid", "--mount-proc", FTR, "ray", *operation]
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert asked.returncode == MISUSED
+        assert "ftr: no Ray cluster answers at 127.0.0.9:1: Connection refused" in asked.stderr, asked.stderr

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 
 
 def test_a_run_begins_with_min_nodes_and_grows_when_a_machine_comes(ray_cluster: RayCluster, start: Start) -> None:
-    ray_cluster.add()
+    ray_cluster.have(1)
     run = start("--nnodes", "1:2", conf="last_call_timeout=1")
     first = run.wait_trained(world=1)
     run.wait_said(
@@ -30,7 +30,7 @@ def test_a_run_begins_with_min_nodes_and_grows_when_a_machine_comes(ray_cluster:
 
 
 def test_losses_are_survived_and_the_run_gets_its_machines_back(ray_cluster: RayCluster, start: Start) -> None:
-    ray_cluster.add(3)
+    ray_cluster.have(3)
     run = start("--nnodes", "2", "--spares", "1")
     cycle = run.wait_trained(world=2)
 
@@ -67,7 +67,7 @@ def test_losses_are_survived_and_the_run_gets_its_machines_back(ray_cluster: Ray
 
 def test_a_raylet_that_is_killed_alone_leaves_no_torchrun(ray_cluster: RayCluster, start: Start) -> None:
     """Ray leaves torchrun and its workers behind. The guard does not."""
-    ray_cluster.add(2)
+    ray_cluster.have(2)
     run = start("--nnodes", "1", "--spares", "1")
     cycle = run.wait_trained(world=1)
     lost = run.ranks(cycle, world=1)[0]
@@ -81,37 +81,8 @@ def test_a_raylet_that_is_killed_alone_leaves_no_torchrun(ray_cluster: RayCluste
     assert run.wait_exit() == 0, run.explain()
 
 
-def test_a_driver_may_die_and_the_same_command_goes_on(ray_cluster: RayCluster, start: Start) -> None:
-    ray_cluster.add(2)
-    words = ("--nnodes", "2")
-    first = start(*words)
-    cycle = first.wait_trained(world=2)
-    second = start(*words)
-    assert second.wait_exit() == 2
-    assert "run job is driven by another process" in second.output
-    first.process.kill()
-    first.process.wait()
-    pids = {step["pid"] for step in first.steps(cycle)}
-
-    def goes_on() -> bool:
-        """A driver that was killed is taken for gone after a while."""
-        third.append(start(*words))
-        wait_until("it ends or goes on", lambda: "going on" in third[-1].output or third[-1].process.poll() is not None)
-        return third[-1].process.poll() is None
-
-    third = [second]
-    wait_until("the run is adopted", goes_on, 60.0, lambda: third[-1].output)
-    adopted = third[-1]
-    other = start("--nnodes", "1")
-    assert other.wait_exit() == 2
-    (first.folder / "done").touch()
-    assert adopted.wait_exit() == 0, adopted.explain()
-    assert "run job: going on with 2 nodes" in adopted.output
-    assert {step["pid"] for step in first.steps()} == pids, "training has not noticed"
-
-
 def test_two_runs_that_each_need_more_than_half_do_not_block_each_other(ray_cluster: RayCluster, start: Start) -> None:
-    ray_cluster.add(3)
+    ray_cluster.have(3)
     first = start("--nnodes", "2", name="first")
     second = start("--nnodes", "2", name="second")
     begun = wait_until(
@@ -129,7 +100,7 @@ def test_two_runs_that_each_need_more_than_half_do_not_block_each_other(ray_clus
 
 def test_a_returning_machine_comes_back_to_its_run(ray_cluster: RayCluster, start: Start) -> None:
     """And not to a run that has waited for longer."""
-    ray_cluster.add(2)
+    ray_cluster.have(2)
     run = start("--nnodes", "2")
     cycle = run.wait_trained(world=2)
     waits = start("--nnodes", "1", name="waits")
@@ -147,7 +118,7 @@ def test_a_returning_machine_comes_back_to_its_run(ray_cluster: RayCluster, star
 
 
 def test_a_script_that_fails_for_good_is_shown_with_its_own_error(ray_cluster: RayCluster, start: Start) -> None:
-    ray_cluster.add(1)
+    ray_cluster.have(1)
     run = start(
         "--nnodes", "1", train=("--fail-rank", "0", "--exit-code", "3", "--fail-below", "9"), conf="max_cycles=1"
     )
@@ -159,7 +130,7 @@ def test_a_script_that_fails_for_good_is_shown_with_its_own_error(ray_cluster: R
 
 
 def test_ctrl_c_drains_and_a_second_one_stops(ray_cluster: RayCluster, start: Start) -> None:
-    ray_cluster.add(2)
+    ray_cluster.have(2)
     drained = start("--nnodes", "1", "--store", "first-node", train=("--on-usr1", "end"), name="drained")
     stopped = start("--nnodes", "1", train=("--on-usr1", "tell"), name="stopped")
     drained.wait_trained(world=1)
@@ -174,7 +145,7 @@ def test_ctrl_c_drains_and_a_second_one_stops(ray_cluster: RayCluster, start: St
 
 
 def test_an_operator_looks_at_a_run_and_stops_it(ray_cluster: RayCluster, start: Start) -> None:
-    ray_cluster.add(1)
+    ray_cluster.have(1)
     run = start("--nnodes", "1", "--spares", "1")
     run.wait_trained(world=1)
     status = run.also("status", "job", "--address", ray_cluster.address)
@@ -190,7 +161,7 @@ def test_an_operator_looks_at_a_run_and_stops_it(ray_cluster: RayCluster, start:
 
 
 def test_nodes_run_in_a_copy_of_a_directory(ray_cluster: RayCluster, tmp_path: Path, start: Start) -> None:
-    ray_cluster.add(1)
+    ray_cluster.have(1)
     place = tmp_path / "code"
     place.mkdir()
     (place / "hello.py").write_text("import os; print('hello from', os.getcwd())\n")

@@ -7,12 +7,14 @@ What it makes of that (`WorkerPolicy`), and what it does with the store, is the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ft_rendezvous.agent.worker_watch import STOP_TIMEOUT_S
 from ft_rendezvous.core.model import NodeInfo, Outcome, Verdict, View
 from ft_rendezvous.core.node_step import Drained
+from ft_rendezvous.core.update_notes import UpdateNote
 from ft_rendezvous.errors import FtError, RunClosed, StoreUnavailable, Unhealthy
 from ft_rendezvous.protocol import codec
 from ft_rendezvous.protocol.node_policy import ends_well
@@ -20,6 +22,7 @@ from ft_rendezvous.protocol.ops import Op
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.protocol.worker_policy import GroupState, WorkerPolicy
 from ft_rendezvous.store.worker_store import Bootstrap
+from tests.sim.hangs import SimProgress
 from tests.sim.kernel import Connection, Delays, Process, Routine, Sleep, Thread
 from tests.sim.link import SimLink
 from tests.sim.worker_processes import SimWorkers
@@ -74,7 +77,10 @@ class SimNode(Process):
         self.is_terminated = False
         self.ailment = ""
         """What the next health check finds."""
+        self.progress = SimProgress(self, world.hangs)
         self.agent = Thread(self, "agent", self._live())
+        if world.hangs.is_on:
+            Thread(self, "progress", self.progress.run())
 
     def _draw_monitor_s(self) -> float:
         """How often this agent looks. A world that grows must have time to come back: an agent that looks less often
@@ -150,7 +156,7 @@ class SimNode(Process):
         if self.link is None:
             yield from self._find_store(settings.join_s)
             participant = self._new_participant()
-            self.link = SimLink(self, self._connect, participant, beat_s=settings.beat_s, join_s=settings.join_s)
+            self.link = SimLink(self, self._connect, participant, settings, self.world.switchboard)
 
     def _find_store(self, patience_s: float) -> Routine:
         server, deadline = self.world.server, self.clock() + patience_s
@@ -172,6 +178,7 @@ class SimNode(Process):
             new_incarnation=lambda: self.world.new_incarnation(self),
             hold_bootstrap=self.bootstrap.hold,
             greeted=self._greeted,
+            on_inquiry=self.progress.inquired,
         )
 
     def _start_workers(self) -> Routine:
@@ -254,6 +261,8 @@ class SimNode(Process):
             self.group.revise()
 
     def die(self, loses_sent: bool = False) -> None:
+        if not self.is_dead and self.link is not None:
+            self.link.break_lifeline(is_silent=loses_sent)
         super().die(loses_sent)
         if self.group is not None:
             self.group.stop()
@@ -273,6 +282,13 @@ class SimNode(Process):
     def write_checkpoint(self) -> None:
         if self.link is not None and self.is_training:
             self.link.post(self.link.participant.tell_checkpoint(self._group.place.cycle_id))
+
+    def report_updates(self, cycle_id: int, notes: Sequence[UpdateNote]) -> None:
+        if self.link is None or self.is_leaving or not self.policy.takes_report(cycle_id):
+            return
+        for note in notes:
+            self.world.eyes.reports_update(self, cycle_id, note)
+            self.link.participant.note_update(cycle_id, note)
 
     def terminate(self) -> None:
         if not self.is_leaving:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ft_rendezvous.core.capacity import Policy
 from ft_rendezvous.core.model import RequestKind
+from ft_rendezvous.core.update_notes import StepTime, UpdateNote, UpdateOutcome
 from ft_rendezvous.protocol.participant import Place
 from tests.sim.kernel import Process, Trap
 
@@ -64,6 +65,8 @@ class Workers:
         self.torn: set[tuple[int, int]] = set()
         """Cycles, with the group, in which workers have failed. Once the world has healed, the others of the group
         wait for those in vain."""
+        self.updates = 0
+        self._update_rng = Random(f"updates of {world.seed}")
         self._patience_s = 0.1 if world.shape.is_restless else self._rng.choice((0.1, 1.0, 5.0))
         """How long training lasts before something becomes of it: short cycles follow close upon each other."""
 
@@ -109,6 +112,36 @@ class Workers:
         if self._world.is_healed:
             every_s = min(every_s, 1.0)
         return self._world.kernel.now + every_s * self._rng.uniform(0.5, 1.5)
+
+    def updates_at(self) -> float:
+        """When the workers next report updates. Drawn apart, so that a run without any is the same as ever."""
+        every_s = self._world.shape.updates_every_s
+        return (
+            float("inf") if every_s is None else self._world.kernel.now + every_s * self._update_rng.uniform(0.5, 1.5)
+        )
+
+    def draw_updates(self) -> list[UpdateNote]:
+        """A few updates, of which some failed or were retried. Each has a version of its own."""
+        return [self._draw_update() for _ in range(self._update_rng.choice((1, 1, 2, 5)))]
+
+    def _draw_update(self) -> UpdateNote:
+        rng = self._update_rng
+        self.updates += 1
+        attempts, is_failed = rng.choice((1, 1, 1, 2)), rng.random() < 0.2
+        parties, failed = rng.randrange(1, 5), attempts - 1 + is_failed
+        return UpdateNote(
+            version=self.updates,
+            outcome=UpdateOutcome.FAILED if is_failed else UpdateOutcome.COMPLETED,
+            attempts=attempts,
+            parties=parties,
+            updated=0 if is_failed else parties,
+            failed_count=failed,
+            failed=tuple(f"generator {number}" for number in range(failed)),
+            steps=tuple(StepTime(name, 0.125) for name in ("pause", "transfer")[: rng.randrange(3)]),
+            duration_s=0.25,
+            lost_s=0.125 * failed,
+            reason="x" * rng.choice((1, 200)) if failed else "",
+        )
 
     def stop_s(self) -> float:
         """How long stopping workers takes; sometimes longer than anybody waits for."""

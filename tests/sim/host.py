@@ -119,10 +119,10 @@ class SimHost:
             while True:
                 yield Call(self._ear, Get(bell))
                 yield Call(self._ear, Delete(bell))
-                self._ring()
+                self.ring()
         except StoreUnavailable:
             pass
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
         self._is_rung = True
         self._rung.notify_all()

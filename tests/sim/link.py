@@ -5,17 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ft_rendezvous.config.settings import RunSettings
 from ft_rendezvous.core.model import Head, Outcome
+from ft_rendezvous.core.suspects import LifelineSign
 from ft_rendezvous.errors import StoreUnavailable
 from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.lifeline_keeper import LifelineKeeper
 from ft_rendezvous.protocol.node_loop import NodeLoop
-from ft_rendezvous.protocol.ops import Check, Connect, Get, Move, Rest, Routine, WriterRoutine
+from ft_rendezvous.protocol.ops import (
+    AwaitHangUp,
+    Check,
+    Connect,
+    Get,
+    Hail,
+    Move,
+    Rest,
+    Routine,
+    WriterRoutine,
+)
 from ft_rendezvous.protocol.participant import Participant
 from ft_rendezvous.store.raw_client import GREETING_TIMEOUT_S
-from tests.sim.kernel import Call, Condition, Connection, Process, Thread, Wait
+from tests.sim.kernel import Call, Condition, Connection, Thread, Wait
 from tests.sim.kernel import Routine as Steps
+from tests.sim.lifelines import SimLifeline, SimSwitchboard
+
+if TYPE_CHECKING:
+    from tests.sim.agent import SimNode
 
 decode_head = lru_cache(maxsize=8)(codec.decode_head)
 
@@ -37,22 +54,24 @@ class SimLink:
 
     def __init__(
         self,
-        process: Process,
+        process: SimNode,
         connect: Callable[[str], Connection],
         participant: Participant,
-        *,
-        beat_s: float,
-        join_s: float,
+        settings: RunSettings,
+        switchboard: SimSwitchboard,
     ) -> None:
         self._process = process
+        self._switchboard = switchboard
+        self._lifeline: SimLifeline | None = None
         self._connect = connect
         self._changed = Condition()
         self._lease_s = participant.lease_s
         self.participant = participant
         self.loop = NodeLoop(
             participant,
-            beat_s=beat_s,
-            join_s=join_s,
+            beat_s=settings.beat_s,
+            join_s=settings.join_s,
+            lifeline_grace_s=settings.lifeline_grace_s,
             endpoint="store",
             on_change=self._changed.notify_all,
             on_end=self._changed.notify_all,
@@ -62,6 +81,8 @@ class SimLink:
         self._writer = connect("writer")
         self._listener = _Listener(connect("listener"))
         Thread(process, "writer", self._drive(self.loop.write(), lambda: self._writer, self._lease_s))
+        if settings.has_lifelines:
+            Thread(process, "lifeline", self._keep_lifeline())
 
     @property
     def is_broken(self) -> bool:
@@ -78,6 +99,7 @@ class SimLink:
 
     def leave(self, outcome: Outcome, reason: str) -> Steps:
         yield from self._drive(self.loop.leave(outcome, reason))
+        self._end_lifeline(LifelineSign.GOODBYE if self.participant.has_left else LifelineSign.HUNG_UP)
         self._writer.cut(loses_sent=False)
         self._listener.close()
 
@@ -119,7 +141,48 @@ class SimLink:
         self._listener = _Listener(self._connect("listener"))
         return head
 
+    # --- the lifeline -------------------------------------------------------------------------------
+
+    def _keep_lifeline(self) -> Steps:
+        routine = LifelineKeeper(self.loop).keep()
+        try:
+            request = routine.send(None)
+            while True:
+                match request:
+                    case Rest():
+                        yield Wait(self._changed, request.seconds, request.until)
+                        request = routine.send(None)
+                    case AwaitHangUp():
+                        assert self._lifeline is not None
+                        if not self._lifeline.has_ended:
+                            yield Wait(self._lifeline.ended)
+                        request = routine.send(None)
+                    case Hail():
+                        try:
+                            self._lifeline = yield from self._switchboard.hail(self._process, request.incarnation)
+                        except StoreUnavailable as error:
+                            request = routine.throw(error)
+                            continue
+                        if self.loop.is_over or request.incarnation != self.participant.lifeline_name:
+                            self._end_lifeline(LifelineSign.HUNG_UP)
+                        request = routine.send(None)
+        except StopIteration:
+            return
+
+    def _end_lifeline(self, sign: LifelineSign) -> None:
+        if self._lifeline is not None and not self._lifeline.has_ended:
+            self._switchboard.end(self._lifeline, sign)
+
+    def break_lifeline(self, is_silent: bool) -> None:
+        """The process has died. If only the agent has, its reaper says so. A machine that is gone says nothing."""
+        if not is_silent:
+            is_said = self._switchboard.rng.random() < 0.5
+            self._end_lifeline(LifelineSign.DEAD if is_said else LifelineSign.HUNG_UP)
+
     def _listen_anew(self) -> None:
+        if self._lifeline is not None and self._lifeline.incarnation != self.participant.incarnation:
+            self._end_lifeline(LifelineSign.HUNG_UP)
+        self._changed.notify_all()
         if self._listener.is_started:
             self._listener.close()
             self._listener = _Listener(None)

@@ -18,12 +18,14 @@ from ft_rendezvous.core.model import (
     GroupFailsAgain,
     NodeInfo,
     NodesDrain,
+    NoGroupTrains,
     Opened,
     Outcome,
     RestartRequested,
     Sealed,
     Seat,
     Withdrawal,
+    WorkersHang,
     WorldGrows,
 )
 from ft_rendezvous.protocol.participant import Place
@@ -71,6 +73,8 @@ class Account(Checker):
         self._read_at = 0.0
         self._took_place_at: dict[str, float] = {}
         self._said: list[AnyRecord] = []
+        self._ranks: dict[int, dict[str, int]] = {}
+        """The nodes of each group's last world, by node rank."""
 
     @property
     def failed(self) -> set[str]:
@@ -97,6 +101,7 @@ class Account(Checker):
             self.ends.pop(group, None)
         for group in event.masters:
             self.ends[group] = WorldEnd(event.cycle_id, self._now)
+            self._ranks[group] = {n: s.rank for n, s in seats.items() if s.rank is not None and s.group == group}
 
     def closed(self, event: Closed) -> None:
         self._settle_common()
@@ -125,6 +130,25 @@ class Account(Checker):
                 self._excuse(group, "its end was asked for")
         if isinstance(event.why, GroupFailsAgain):
             self._settle(event.why.group)
+        if isinstance(event.why, WorkersHang):
+            self._note_hang(event.group or 0)
+        if isinstance(event.why, NoGroupTrains):
+            for group in event.why.groups:
+                self._note_hang(group)
+
+    def _note_hang(self, group: int) -> None:
+        """A world ends while it stands still: the odd node failed, or if there is no such node, all did.
+
+        If a node that has announced a pause does not say so in time, the coordinator takes the pause for a hang.
+        """
+        end = self.ends.get(group)
+        hang = None if end is None else self._world.hangs.hangs.get((end.cycle_id, group))
+        if end is None or hang is None:
+            return
+        ranks = self._ranks[group]
+        odd = [name for name, rank in ranks.items() if rank in hang.odd] if len(hang.odd) == 1 else list(ranks)
+        for name in odd:
+            end.failed.setdefault(name, self._now - self._took_place_at.get(name, end.sealed_at))
 
     # --- what happens to it -------------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ class Shape:
     """Workers of every cycle fail soon, until the world heals."""
     saves_every_s: float | None = None
     """How often workers write a checkpoint, and say so; if they do not, only a drain makes them."""
+    updates_every_s: float | None = None
+    """How often the workers of a node report updates; None if they do not."""
     healthy_s: tuple[float, float] = (0.3, 2.0)
     """How long workers take to end well once the world has healed."""
     has_latecomers: bool = False
@@ -50,7 +52,9 @@ def crowd(count: int, groups: int | None = None) -> Shape:
     """Many nodes that come within half a second, in a world where nothing goes wrong; in so many replica groups."""
     group_size = 0 if groups is None else count // groups
     return Shape(
-        settings=RunSettings(run_id="sim", min_nodes=count, max_nodes=count, group_size=group_size),
+        settings=RunSettings(
+            run_id="sim", min_nodes=count, max_nodes=count, group_size=group_size, has_lifelines=False
+        ),
         node_count=count,
         has_infra_ranks=True,
         has_domains=True,
@@ -70,7 +74,13 @@ def restless(heals_at: float) -> Shape:
     """Three nodes and a spare, cycle after cycle."""
     return Shape(
         settings=RunSettings(
-            run_id="sim", min_nodes=3, max_nodes=4, last_call_s=0.5, max_node_failures=0, crash_loop=0
+            run_id="sim",
+            min_nodes=3,
+            max_nodes=4,
+            last_call_s=0.5,
+            max_node_failures=0,
+            crash_loop=0,
+            has_lifelines=False,
         ),
         node_count=4,
         has_infra_ranks=True,
@@ -191,6 +201,11 @@ def with_limits(shape: Shape, rng: Random) -> Shape:
         crash_loop_s=rng.choice((30.0, 1.0)),
     )
     return replace(shape, settings=settings)
+
+
+def draw_updates(rng: Random) -> float | None:
+    """How often workers report updates: in a quarter of the runs, from rarely to several times per beat."""
+    return rng.choice((0.1, 0.4, 3.0)) if rng.random() < 0.25 else None
 
 
 def with_rules(shape: Shape, rules: Rules, rng: Random) -> Shape:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ft_rendezvous.core.model import AnyEvent, Called, Closed, Opened, Sealed, Seat, Verdict
+from ft_rendezvous.core.model import AnyEvent, Called, Closed, Inquired, Opened, Sealed, Seat, Verdict
+from ft_rendezvous.core.update_notes import UpdateNote
 from ft_rendezvous.protocol import codec
+from ft_rendezvous.protocol.journal import Entry
 from ft_rendezvous.protocol.ops import Append, CompareSet, Delete, Get, MultiGet, MultiSet, Op, Set
 from ft_rendezvous.protocol.participant import Place
 from tests.sim.checkers import ALL, Checker, event_number
@@ -129,6 +131,9 @@ class Eyes:
                 what = f"asks to go: {names}" if asked else f"calls: {event.reason}"
                 self.world.tell("host", f"{what} (event {event.no})")
                 self._tell("called", event, asked)
+            case Inquired():
+                self.world.tell("host", f"asks where the workers of cycle {event.cycle_id} are (event {event.no})")
+                self._tell("inquired", event)
             case Closed():
                 self.world.tell("host", f"closes the run (event {event.no}): {event.verdict}")
                 self._tell("closed", event)
@@ -186,6 +191,10 @@ class Eyes:
         self.world.tell(node.name, f"its workers {ending} in cycle {place.cycle_id}")
         self._tell("workers_end", node, place, ending)
 
+    def reports_update(self, node: SimNode, cycle_id: int, note: UpdateNote) -> None:
+        self.world.tell(node.name, f"its workers report update {note.version} of cycle {cycle_id}: {note.outcome}")
+        self._tell("reports_update", node, cycle_id, note)
+
     def hears_verdict(self, node: SimNode, verdict: Verdict) -> None:
         self.world.tell(node.name, f"hears the verdict: {verdict}")
         self._tell("hears_verdict", node, verdict)
@@ -197,6 +206,9 @@ class Eyes:
     def thread_dies(self, process: Process, thread: str, error: Exception) -> None:
         self.world.tell(process.name, f"its {thread} died: {type(error).__name__}: {error}")
         self._tell("thread_dies", process, thread, error)
+
+    def journals(self, entry: Entry) -> None:
+        self._tell("journals", entry)
 
     def host_leaves(self) -> None:
         self.world.tell("host", "leaves: no other node is in the run")

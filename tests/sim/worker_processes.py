@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.sim.agent import SimNode
 
 LONGEST_LAG_S = 3 * STOP_TIMEOUT_S
+HELD_S = 0.5
+"""How often workers that stand still look whether they can go on."""
 PEER_LAG_S = 0.05
 """How long the next worker of a node outlives the first one that failed."""
 
@@ -45,8 +47,10 @@ class SimWorkers:
         self._kernel = node.kernel
         self._is_watched = False
         self._saves_at = node.world.workers.saves_at()
+        self._updates_at = node.world.workers.updates_at()
         self._expect_end()
         self._save_later()
+        self._update_later()
 
     @property
     def is_running(self) -> bool:
@@ -73,6 +77,9 @@ class SimWorkers:
             return
         if plan.is_healthy and self._is_torn():
             return  # They hang in a collective operation until their agent stops them.
+        if plan.ending is Ending.WELL and self._node.world.hangs.find(self.place) is not None:
+            self._kernel.at(self._kernel.now + HELD_S, self._end, plan)
+            return
         self.ended_at = self._kernel.now
         self._node.world.eyes.workers_end(self._node, self.place, plan.ending)
         if plan.ending is Ending.WELL:
@@ -150,6 +157,19 @@ class SimWorkers:
             self._node.write_checkpoint()
             self._saves_at = self._node.world.workers.saves_at()
             self._save_later()
+
+    def _update_later(self) -> None:
+        if self._updates_at != float("inf"):
+            self._kernel.at(self._updates_at, self._node.deliver, self._update)
+
+    def _update(self) -> None:
+        """Report updates. A worker that is being stopped may still do so; by then its node may have another place."""
+        if self.ended_at is None and self._node.group is not None:
+            workers = self._node.world.workers
+            self._node.report_updates(self.place.cycle_id, workers.draw_updates())
+            self._updates_at = workers.updates_at()
+            if not self.is_gone:
+                self._update_later()
 
 
 def log_of(cycle_id: int) -> str:

@@ -26,8 +26,10 @@ from tests.sim import checkers
 from tests.sim.agent import SimNode
 from tests.sim.checkers import Violation
 from tests.sim.faults import Faults, Workers
+from tests.sim.hangs import HANG_TIMEOUT_S, SimHangs
 from tests.sim.host import SimHost
 from tests.sim.kernel import Kernel, Process, Server
+from tests.sim.lifelines import LifelineFaults, SimSwitchboard
 from tests.sim.log import SimLog
 from tests.sim.naive_capacity import Grounds, block_of, count_placeable
 from tests.sim.operator import SimOperator
@@ -38,6 +40,7 @@ from tests.sim.shapes import (
     draw_groups,
     draw_rules,
     draw_shape,
+    draw_updates,
     with_groups,
     with_limits,
     with_rules,
@@ -106,11 +109,14 @@ class World:
         self._booted_at: dict[str, list[float]] = {}
         """When each machine was booted, by its address."""
         self.workers = Workers(self)
+        self.hangs = SimHangs(self)
         self.eyes = Eyes(self, checks)
         self.server = Server(self.kernel, self.eyes.applied)
         self.server.reads_in_one_step = not self.shape.has_faults
+        self.switchboard = SimSwitchboard(self.kernel, self.server, seed)
         self._start_host(host_class)
         self.faults = Faults(self)
+        self.lifeline_faults = LifelineFaults(self)
 
     # --- processes ----------------------------------------------------------------------------------
 
@@ -123,6 +129,10 @@ class World:
         publisher.channels = max(publisher.channels, 1 + self.seed % 3)
         self._hurry(coordinator)
         self.host = host_class(process, self.server, coordinator, self.settings)
+        if self.settings.has_lifelines:
+            coordinator.publisher.lifeline_port = 1
+            coordinator.membership.take_lifeline_news = self.switchboard.take_news
+            self.switchboard.on_news = lambda: process.deliver(self.host.ring)
         self.host.on_failure = lambda error: self.eyes.thread_dies(process, "coordinator", error)
         self.host.on_leave = self._leave
         self.host.verdict_file_s = self.shape.verdict_file_s
@@ -214,6 +224,7 @@ class World:
     def _stop_server(self, is_silent: bool = False) -> None:
         self.server_died_at = self.kernel.now
         self.server.die(is_silent)
+        self.switchboard.close_all()
         for process in (*self.nodes, *self.operators):
             for connection in process.connections:
                 connection.cut(loses_sent=True)
@@ -257,6 +268,9 @@ class World:
             kernel.at(comes_at, self.start_node, infos[-1])
         if shape.has_faults:
             self.faults.schedule(self.heals_at, self.focus)
+            if self.settings.has_lifelines:
+                self.lifeline_faults.schedule(self.heals_at)
+            self.hangs.schedule(self.heals_at)
         kernel.at(self.heals_at, self._heal)
         kernel.at(1.0, self._every_second)
 
@@ -264,6 +278,8 @@ class World:
         self.tell("", "the world heals")
         self.is_healed = True
         self.faults.heal()
+        self.lifeline_faults.heal()
+        self.hangs.heal()
         for node in self.nodes:
             node.revise_workers()
         self._replace_the_dead()
@@ -305,8 +321,17 @@ class World:
     def converges_by(self) -> float:
         """When a healed run must be over: deaths noticed, survivors called, the missing given up on, latecomers in."""
         settings = self.settings
+        hanging_s = 2 * (HANG_TIMEOUT_S + 3.0) if self.hangs.is_on else 0.0
         growing_s = 2 * (self.shape.healthy_s[1] + 2 * settings.last_call_s) if self.shape.has_latecomers else 0.0
-        return self.heals_at + 4 * settings.lease_s + 3 * settings.last_call_s + settings.join_s + 15.0 + growing_s
+        return (
+            self.heals_at
+            + 4 * settings.lease_s
+            + 3 * settings.last_call_s
+            + settings.join_s
+            + 15.0
+            + growing_s
+            + hanging_s
+        )
 
     # --- telling ------------------------------------------------------------------------------------
 
@@ -317,6 +342,7 @@ class World:
         """The coordinator's journal: for readers of the transcript, not for checkers."""
         self.log.take()
         self.on_entry(entry)
+        self.eyes.journals(entry)
         if isinstance(entry, CycleWaits):
             self.tell("host", f"waits in cycle {entry.cycle_id}: {entry.reason}")
         elif isinstance(entry, RecordRefused):
@@ -327,7 +353,12 @@ def _draw(seed: int, rng: Random, rules: Rules | None, nodes: int | None = None)
     own_rng = Random(f"rules of {seed}")
     shape = with_limits(draw_shape(rng, nodes), Random(f"limits of {seed}"))
     shape = replace(shape, log_line_s=Random(f"log of {seed}").choice((0.0, 0.0, 0.5, 3600.0)))
+    shape = replace(shape, updates_every_s=draw_updates(Random(f"reports of {seed}")))
     group_rng = Random(f"groups of {seed}")
+    has_lifelines = Random(f"lifelines of {seed}").random() < 0.5 if rules is None else "has_lifelines" in rules
+    shape = replace(shape, settings=replace(shape.settings, has_lifelines=has_lifelines))
+    if rules is None and Random(f"hang settings of {seed}").random() < 0.25:
+        shape = replace(shape, settings=replace(shape.settings, hang_timeout=str(HANG_TIMEOUT_S)))
     rules = (draw_groups(group_rng) or draw_rules(own_rng)) if rules is None else rules
     if "group_size" in rules:
         return with_groups(shape, rules, group_rng)

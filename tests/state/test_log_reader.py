@@ -227,11 +227,11 @@ def test_an_empty_log_is_an_empty_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_a_newer_schema_is_told(tmp_path: Path, count: int) -> None:
-    lines = [line.replace(b'"schema_version":2', b'"schema_version":3') for line in record(eventful_seed())[:count]]
+    lines = [line.replace(b'"schema_version":3', b'"schema_version":4') for line in record(eventful_seed())[:count]]
     folder = tmp_path / "job-1"
     folder.mkdir()
     path_of(folder, 1).write_bytes(b"".join(lines))
-    with pytest.raises(StateUnavailable, match="schema version 3, and this ft-rendezvous reads up to 2: read it with"):
+    with pytest.raises(StateUnavailable, match="schema version 4, and this ft-rendezvous reads up to 3: read it with"):
         load(folder)
 
 

@@ -199,10 +199,10 @@ def test_the_address_of_the_page_brings_its_token() -> None:
 @pytest.mark.parametrize("news", [{}, {"status": "DREAMING"}])
 def test_an_api_of_a_newer_schema_is_told(news: dict[str, str]) -> None:
     """Also if all that was read so far could be understood."""
-    newer = json.loads(msgspec.json.encode(PICTURE.run)) | {"schema_version": 3} | news
+    newer = json.loads(msgspec.json.encode(PICTURE.run)) | {"schema_version": 4} | news
     with serving(run=newer) as url:
         web = HttpSource(url, None, TOKEN)
-        with pytest.raises(StateUnavailable, match="speaks schema version 3, and this ft-rendezvous up to 2"):
+        with pytest.raises(StateUnavailable, match="speaks schema version 4, and this ft-rendezvous up to 3"):
             web.look()
 
 

@@ -43,6 +43,10 @@ def test_every_kind_of_event_has_its_sentence() -> None:
         journal.CycleCalled(cycle_id=1, incarnations=(), roles=(), nodes=(), reason="growth"),
         journal.CycleSettled(cycle_id=1, failures=2, first=None),
         journal.GroupDissolved(cycle_id=4, group=1, reason="group 0 needs its nodes", changed={"a" * 16: Role.STANDBY}),
+        journal.RankLate(cycle_id=4, node="n1", rank=3, text="no progress for 30.0 s after step 7"),
+        journal.HangDenied(cycle_id=4, rank=3, reason="a pause was announced, rank 0: checkpoint"),
+        journal.HangFound(cycle_id=4, node="n1", rank=3, step=7, reason="rank 3 is in f", stacks={"3": "f"}),
+        journal.HangFound(cycle_id=4, node=None, rank=0, step=None, reason="no rank has a stack", stacks={}),
     ]
     assert [describe(make_event(1, 0, entry)) for entry in rare] == [
         "a record was refused: no record: x",
@@ -54,6 +58,10 @@ def test_every_kind_of_event_has_its_sentence() -> None:
         "cycle 2 is called at the next checkpoint: growth",
         "cycle 1 is settled: no node is charged for 2 failures",
         "group 1 is dissolved: group 0 needs its nodes; 1 node stands by",
+        "rank 3 on n1 is late: no progress for 30.0 s after step 7",
+        "rank 3 is late, and there is no hang: a pause was announced, rank 0: checkpoint",
+        "workers hang at step 7: rank 3 is in f; n1 is blamed",
+        "workers hang: no rank has a stack; no node is blamed",
     ]
     assert told | {type(entry) for entry in rare} == set(get_args(journal.Entry))
 

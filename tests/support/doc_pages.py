@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ft_rendezvous"
 PAGES = sorted(
     [
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+        *(ROOT / "examples").rglob("*.md"),
         PACKAGE / "protocol" / "PROTOCOL.md",
         *(ROOT / "docs").rglob("*.md"),
     ]

@@ -94,5 +94,11 @@ def test_every_call_on_the_page_exists() -> None:
         "at_checkpoint",
         "on_group_lost",
         "is_place_trusted",
+        "report_update",
+        "UpdateReport",
+        "UpdateStep",
+        "progress",
+        "pause_progress",
+        "watch_optimizer",
     }
     assert all(callable(getattr(worker, name)) for name in called)

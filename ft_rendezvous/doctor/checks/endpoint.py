@@ -256,7 +256,10 @@ def _describe_route(node: NodeFacts, is_one_of_many: bool) -> str:
 
 
 def judge_files(seen: Examination) -> list[Finding]:
-    """The store host needs two connections per node, and a third one while a node connects."""
+    """The store needs two connections per node, and a third one while a node connects. Limits are those of a process.
+
+    The process that holds the lifelines needs one per node: it has enough where the store has.
+    """
     if not seen.hosts or not seen.files_wanted:
         return []
     short = [node for node in seen.hosts if 0 <= node.files_hard < seen.files_wanted]
@@ -265,15 +268,21 @@ def judge_files(seen: Examination) -> list[Finding]:
             Finding(
                 check="files",
                 status=Status.FAIL,
-                fact=f"the store host may open {short[0].files_hard:,} files and needs {seen.files_wanted:,}",
+                fact=_describe_files(seen, short[0]),
                 remedy="raise the hard limit there (ulimit -Hn; LimitNOFILE= of slurmd), or run ftr serve where it is "
                 "higher",
                 nodes=seen.names(short),
             )
         ]
     least = min(seen.hosts, key=lambda node: node.files_hard)
-    fact = f"the store host may open {least.files_hard:,} files and needs {seen.files_wanted:,}"
-    return [Finding(check="files", status=Status.PASS, fact=fact, nodes=seen.names(seen.hosts))]
+    return [Finding(check="files", status=Status.PASS, fact=_describe_files(seen, least), nodes=seen.names(seen.hosts))]
+
+
+def _describe_files(seen: Examination, node: NodeFacts) -> str:
+    allowed = "any number of" if node.files_hard < 0 else f"{node.files_hard:,}"
+    beside = seen.lifeline_files_wanted
+    lifelines = f", and {beside:,} in the process that holds the lifelines" if beside else ""
+    return f"a process on the store host may open {allowed} files; the store needs {seen.files_wanted:,}{lifelines}"
 
 
 def judge_port(seen: Examination) -> list[Finding]:

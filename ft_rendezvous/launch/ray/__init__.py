@@ -1,7 +1,7 @@
 """Starting a run on a Ray cluster: one actor per node, each with one torchrun.
 
 Owns the placement groups, the actors, the guard processes on the machines, and the driver that steps them. Must not
-judge nodes: the run's leases do that. Imports Ray only when a run is started, so that `ftr` works without it.
+judge nodes: the run itself does that. Imports Ray only when a run is started, so that `ftr` works without it.
 """
 
 from __future__ import annotations

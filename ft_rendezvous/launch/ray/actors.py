@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ft_rendezvous.agent.processes import open_pidfd
+from ft_rendezvous.config.addresses import parse_endpoint
 from ft_rendezvous.launch.local import free_port
 from ft_rendezvous.launch.ray.guard import MAX_MESSAGE_BYTES
 from ft_rendezvous.launch.runner import read_verdict
@@ -262,6 +263,14 @@ class RunActor:
     def stop_store(self) -> None:
         if self._store is not None:
             self._store.send_signal(signal.SIGTERM)
+
+    def is_over(self) -> bool:
+        """Whether the run has a verdict, or a store of another machine does not listen any more."""
+        if self.verdict():
+            return True
+        if self._store is not None or "endpoint" not in self._manifest:
+            return False
+        return probe(*parse_endpoint(self._manifest["endpoint"])) is not Found.STORE
 
     def verdict(self) -> str:
         """The verdict of the run as JSON; empty if there is none."""

@@ -6,44 +6,41 @@ the run.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ft_rendezvous.agent.signals import ENDING_SIGNALS, on_signals
 from ft_rendezvous.config.addresses import format_endpoint
-from ft_rendezvous.core.model import VerdictKind
 from ft_rendezvous.errors import ConfigError
-from ft_rendezvous.host.verdict_file import VerdictReport
 from ft_rendezvous.launch.plan import LaunchedRun
 from ft_rendezvous.launch.ray import cluster
 from ft_rendezvous.launch.ray.actors import STOPPED
 from ft_rendezvous.launch.ray.cluster import BundleSeat, GroupFacts, call, try_call
-from ft_rendezvous.launch.ray.commands import log_dir_of, node_process, plan_run, script_file, store_process
+from ft_rendezvous.launch.ray.commands import (
+    has_own_directory,
+    log_dir_of,
+    node_process,
+    plan_run,
+    script_file,
+    store_process,
+)
+from ft_rendezvous.launch.ray.ending import RayRunEnding
+from ft_rendezvous.launch.ray.head_watch import while_head_lives
 from ft_rendezvous.launch.ray.machine import (
     WAITS_FOR_RAY,
     Action,
     DrainNode,
     EndAsked,
-    NodeAnswered,
-    NodeDied,
-    NodeExited,
     NodePlaced,
-    NodeRefused,
-    NodeStarted,
-    NodeState,
-    NodeUnavailable,
     Observation,
     RayEnd,
     RayMachine,
@@ -54,6 +51,7 @@ from ft_rendezvous.launch.ray.machine import (
     Wish,
 )
 from ft_rendezvous.launch.ray.progress import NodeProgress, say
+from ft_rendezvous.launch.ray.questions import RayQuestions
 from ft_rendezvous.launch.ray.request import FIRST_NODE, RayNodeFacts, RayRequest, decide_spreading, describe_resources
 from ft_rendezvous.launch.run_end import FAILED, RunEnd
 
@@ -62,39 +60,34 @@ from ray.exceptions import ActorUnavailableError, RayError  # isort: skip
 
 LOOK_INTERVAL_S = 1.0
 """How often the driver asks Ray for machines and placement groups. Answers of actors wake it at once."""
-ANSWER_WAIT_S = 0.25
-"""How long one step waits for an answer. Python sees a signal after that."""
 BEAT_INTERVAL_S = 2.0
 """How often the driver says that it lives."""
-ASK_AGAIN_S = 1.0
-"""How soon an actor that was out of reach is asked again."""
 SERVE_TIMEOUT_S = 120.0
-TAIL_TIMEOUT_S = 5.0
-TAIL_LINES = 30
 FIRST_GROUP = "min"
+HAS_RUN, HAD_MIN = "has_run", "had_min"
+"""What the manifest of a run says of its machine."""
 
 
 def drive(request: RayRequest) -> RunEnd:
-    """Start the run, or go on with it, and wait for its end. Raises ConfigError."""
-    with cluster.connected(request.address, request.environment):
-        return Driver(request).run()
+    """Start the run, or go on with it, and wait for its end. Raises ConfigError or HeadLost."""
+    head = cluster.find_head(request.address)
+    environment: dict[str, Any] = {}
+    if ray.is_initialized():
+        environment = cluster.own_environment(request.environment)
+        request = replace(request, runtime_env=json.dumps(environment) if environment else "")
+    driver = Driver(request, environment)
 
+    def work() -> RunEnd:
+        with cluster.connected(head, request.environment):
+            return driver.run()
 
-class _Question(Enum):
-    """What the actor of a node was asked."""
-
-    START = auto()
-    PING = auto()
-    WAIT = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A question that has no answer yet."""
-
-    node: int
-    start: int
-    question: _Question
+    with on_signals(driver.signals.append, ENDING_SIGNALS):
+        return while_head_lives(
+            head,
+            work,
+            f"run {driver.name} is lost with it, and its nodes end; start the cluster again, then the run from its "
+            "checkpoint",
+        )
 
 
 @dataclass
@@ -102,27 +95,27 @@ class Driver:
     """One process that drives one run."""
 
     request: RayRequest
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """The runtime environment of the actors, where the connection does not bring it."""
     name: str = field(init=False)
     id: str = field(init=False)
     machine: RayMachine = field(init=False)
     launched: LaunchedRun = field(init=False)
-    run_actor: Any = field(init=False, default=None)
     signals: list[int] = field(init=False, default_factory=list)
+    """Those that this process has received, in the order in which they came. The main thread adds them."""
     _is_owner: bool = field(init=False, default=False)
     """Whether this driver has made what the cluster has of the run."""
+    _questions: RayQuestions = field(init=False)
     _progress: NodeProgress = field(init=False)
     _seats: list[BundleSeat] = field(init=False)
-    _actors: dict[int, Any] = field(init=False, default_factory=dict)
-    _calls: dict[Any, _Call] = field(init=False, default_factory=dict)
-    _asks_again: dict[tuple[int, int], float] = field(init=False, default_factory=dict)
-    """When to ask an actor again that was out of reach, by node and start."""
-    _end_call: Any = field(init=False, default=None)
-    _asks_end_at: float | None = field(init=False, default=None)
     _beat_call: Any = field(init=False, default=None)
     _beat_at: float = field(init=False, default=float("-inf"))
     _looked_at: float = field(init=False, default=float("-inf"))
     _machines: dict[str, RayNodeFacts] = field(init=False, default_factory=dict)
+    _group_ids: dict[str, str] = field(init=False, default_factory=dict)
     _groups: dict[str, GroupFacts] = field(init=False, default_factory=dict)
+    _noted: dict[str, bool] = field(init=False, default_factory=dict)
+    """What the actor of the run has noted of the machine, for a later driver."""
 
     def __post_init__(self) -> None:
         request = self.request
@@ -134,33 +127,51 @@ class Driver:
         self.machine = RayMachine(
             least, request.node_count, time.monotonic(), request.pending_timeout_s, request.has_own_store
         )
+        self._questions = RayQuestions(self.machine, request.has_own_store)
         self._progress = NodeProgress(self.machine, request.bundle, say, ray.available_resources)
 
-    def run(self) -> RunEnd:
-        with on_signals(self._receive, ENDING_SIGNALS):
-            try:
-                self._begin_or_adopt()
-                end = self._loop()
-            except RayError as error:
-                # The run may live: only an end that was decided removes it.
-                raise ConfigError(
-                    f"Ray does not answer as it should: {cluster.explain_death(error)}; if the cluster lives, training "
-                    f"goes on: repeat the command with --name {self.name}, or end it with `ftr ray stop {self.name}`"
-                ) from error
-            try:
-                return self._finish(end)
-            finally:
-                cluster.remove_run(self.name)
+    @property
+    def run_actor(self) -> Any:
+        """The actor of the run; None before there is one."""
+        return self._questions.run_actor
 
-    def _receive(self, signum: int) -> None:
-        self.signals.append(signum)
+    def run(self) -> RunEnd:
+        if self.signals:
+            say("a signal came before anything was started")
+            return RunEnd(None, [FAILED], tuple(self.signals))
+        try:
+            self._begin_or_adopt()
+            end = self._loop()
+        except RayError as error:
+            # The run may live: only an end that was decided removes it.
+            raise ConfigError(
+                f"Ray does not answer as it should: {cluster.explain_death(error)}; if the cluster lives, training "
+                f"goes on: repeat the command with --name {self.name}, or end it with `ftr ray stop {self.name}`"
+            ) from error
+        try:
+            return self._finish(end)
+        finally:
+            cluster.remove_run(self.name)
+
+    def _finish(self, end: RayEnd) -> RunEnd:
+        if end.outcome is RayOutcome.PENDING_TOO_LONG:
+            raise ConfigError(f"{self._progress.describe_waiting(time.monotonic())}: --pending-timeout is over")
+        ending = RayRunEnding(
+            name=self.name,
+            has_own_store=self.request.has_own_store,
+            log_dir=self.launched.log_dir,
+            nodes=self.machine.nodes,
+            run_actor=self.run_actor,
+            actors=self._questions.actors,
+        )
+        return ending.tell(end, self.signals)
 
     # --- the beginning --------------------------------------------------------------------------------
 
     def _begin_or_adopt(self) -> None:
         """Go on with a run of this name, or start one. Removes nothing that this driver has not made."""
         actors = cluster.find_actors(self.name)
-        self.run_actor = actors.get("run")
+        self._questions.run_actor = actors.get("run")
         stop = f"end it with `ftr ray stop {self.name}`, or choose another --name"
         if self.run_actor is None and (actors or cluster.groups_of(self.name)):
             raise ConfigError(f"something of an earlier run {self.name} is left: {stop}")
@@ -188,7 +199,9 @@ class Driver:
 
     def _described(self) -> dict[str, Any]:
         """What must be equal when another driver goes on."""
-        return {**self.request.describe(), "directory": os.getcwd()}
+        # A copy that Ray makes has another path for each driver, and may be gone.
+        directory = "" if has_own_directory(self.request) else os.getcwd()
+        return {**self.request.describe(), "directory": directory}
 
     def _begin(self) -> None:
         request = self.request
@@ -225,7 +238,7 @@ class Driver:
             say(f"start its store on that host: {shlex.join(store_process(request, run).command)}")
 
     def _start_run_actor(self, manifest: Mapping[str, Any], machine: str) -> None:
-        self.run_actor = cluster.start_run_actor(self.name, manifest, self.id, machine)
+        self._questions.run_actor = cluster.start_run_actor(self.name, manifest, self.id, machine, self.environment)
         self._is_owner = True
         call(self.run_actor.manifest, timeout_s=cluster.START_TIMEOUT_S)
 
@@ -235,8 +248,8 @@ class Driver:
         for seat in self._seats:
             groups.setdefault(seat.group, []).append(seat)
         self._is_owner = True
-        for seats in groups.values():
-            cluster.request_seats(self.name, seats, self.request.bundle, strategy)
+        for group, seats in groups.items():
+            self._group_ids[group] = cluster.request_seats(self.name, seats, self.request.bundle, strategy)
 
     def _await_first_machine(self) -> str:
         while True:
@@ -270,6 +283,8 @@ class Driver:
     def _adopt(self, manifest: Mapping[str, Any], actors: Mapping[str, Any]) -> None:
         """Go on with a run whose driver is gone."""
         self.launched = plan_run(self.request, manifest["run_id"], manifest["endpoint"], Path(manifest["log_dir"]))
+        self._group_ids = {group: facts.id for group, facts in cluster.groups_of(self.name).items()}
+        self.machine.resume(manifest.get(HAS_RUN, False), manifest.get(HAD_MIN, False))
         newest: dict[int, int] = {}
         for rest in actors:
             if rest.startswith("node-"):
@@ -277,16 +292,15 @@ class Driver:
                 newest[node] = max(start, newest.get(node, 0))
         now = time.monotonic()
         for node, start in newest.items():
-            self._actors[node] = actors[f"node-{node}.{start}"]
             self.machine.adopt(node, start, now)
-            self._ask(node, start, _Question.PING)
+            self._questions.adopt(node, start, actors[f"node-{node}.{start}"])
         say(f"run {self.name}: going on with {len(newest)} nodes, store at {self.launched.endpoint}")
 
     # --- the loop -------------------------------------------------------------------------------------
 
     def _loop(self) -> RayEnd:
         if self.request.has_own_store:
-            self._end_call = self.run_actor.wait_end.remote()
+            self._questions.ask_for_end()
         while True:
             now = time.monotonic()
             for action in self.machine.step([*self._observe(now)], now):
@@ -295,6 +309,14 @@ class Driver:
                     return action
                 self._perform(action)
             self._progress.tell(now)
+            self._note()
+
+    def _note(self) -> None:
+        """Tell the actor of the run what a later driver must know."""
+        facts = {HAS_RUN: self.machine.has_run, HAD_MIN: self.machine.had_min}
+        if facts != self._noted:
+            self._noted = facts
+            self.run_actor.put.remote(facts)
 
     def _observe(self, now: float) -> Iterator[Observation]:
         """Everything that is new. Waits for a moment if nothing is."""
@@ -305,7 +327,7 @@ class Driver:
             is_drain = wish is Wish.DRAIN
             self._progress.tell_once("Ctrl-C: the nodes drain; a second one stops them" if is_drain else "stopping")
             yield EndAsked(wish)
-        yield from self._answers(now)
+        yield from self._questions.answers(now)
         if now >= self._looked_at + LOOK_INTERVAL_S:
             self._look(now)
         for node, seat in zip(self.machine.nodes, self._seats, strict=True):
@@ -339,137 +361,29 @@ class Driver:
 
     def _look(self, now: float) -> None:
         self._looked_at = now
-        self._groups = cluster.groups_of(self.name)
+        self._groups = cluster.look_at_groups(self._group_ids)
         self._machines = {each.id: each for each in cluster.machines()}
-
-    def _answers(self, now: float) -> Iterator[Observation]:
-        for (node, start), due in list(self._asks_again.items()):
-            if now >= due:
-                del self._asks_again[node, start]
-                if self.machine.nodes[node].start == start:
-                    self._ask(node, start, _Question.PING)
-        if self._end_call is None and self._asks_end_at is not None and now >= self._asks_end_at:
-            self._asks_end_at, self._end_call = None, self.run_actor.wait_end.remote()
-        waiting = [*self._calls, *([] if self._end_call is None else [self._end_call])]
-        if not waiting:
-            time.sleep(ANSWER_WAIT_S)
-            return
-        ray.wait(waiting, timeout=ANSWER_WAIT_S)
-        ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
-        for ref in ready:
-            if ref == self._end_call:
-                yield from self._take_end(ref)
-            else:
-                yield from self._take_answer(ref, self._calls.pop(ref))
-
-    def _take_end(self, ref: Any) -> Iterator[Observation]:
-        self._end_call = None
-        try:
-            code = ray.get(ref)
-        except ActorUnavailableError:
-            self._asks_end_at = time.monotonic() + ASK_AGAIN_S
-        except RayError as error:
-            yield RunIsOver(f"the actor of the run is gone: {cluster.explain_death(error)}")
-        else:
-            if code is None:
-                self._end_call = self.run_actor.wait_end.remote()
-            else:
-                yield RunIsOver()
-
-    def _take_answer(self, ref: Any, asked: _Call) -> Iterator[Observation]:
-        node, start = asked.node, asked.start
-        try:
-            answer = ray.get(ref)
-        except ActorUnavailableError:
-            self._asks_again[node, start] = time.monotonic() + ASK_AGAIN_S
-            yield NodeUnavailable(node, start)
-            return
-        except RayError as error:
-            yield NodeDied(node, start, cluster.explain_death(error))
-            return
-        match asked.question:
-            case _Question.START if "refusal" in answer:
-                yield NodeRefused(node, start, answer["refusal"])
-            case _Question.START:
-                yield NodeStarted(node, start, answer["where"])
-                self._ask(node, start, _Question.WAIT)
-            case _Question.PING:
-                yield NodeAnswered(node, start)
-                self._ask(node, start, _Question.WAIT)
-            case _Question.WAIT if answer is None:
-                self._ask(node, start, _Question.WAIT)
-            case _Question.WAIT:
-                yield NodeExited(node, start, answer)
-
-    def _ask(self, node: int, start: int, question: _Question) -> None:
-        actor = self._actors[node]
-        method = actor.wait if question is _Question.WAIT else actor.ping
-        self._calls[method.remote()] = _Call(node, start, question)
 
     def _perform(self, action: Action) -> None:
         match action:
             case StartNode(node, start):
                 self._start_node(node, start)
             case DrainNode(node):
-                self._actors[node].send_signal.remote(int(signal.SIGUSR1))
+                self._questions.actors[node].send_signal.remote(int(signal.SIGUSR1))
             case StopNode(node):
-                self._actors[node].send_signal.remote(int(signal.SIGTERM))
+                self._questions.actors[node].send_signal.remote(int(signal.SIGTERM))
 
     def _start_node(self, node: int, start: int) -> None:
-        if node in self._actors:
-            ray.kill(self._actors[node])  # The actor of a torchrun that has failed lives, and holds the bundle.
+        if node in self._questions.actors:
+            # The actor of a torchrun that has failed lives, and holds the bundle.
+            ray.kill(self._questions.actors[node])
         request, seat = self.request, self._seats[node]
-        self._actors[node] = actor = cluster.start_node_actor(
+        actor = cluster.start_node_actor(
             cluster.node_name(self.name, node, start),
             self._groups[seat.group],
             seat.bundle,
             request.bundle,
+            self.environment,
         )
         started = actor.start.remote(node_process(request, self.launched, node), script_file(request))
-        self._calls[started] = _Call(node, start, _Question.START)
-
-    # --- the end --------------------------------------------------------------------------------------
-
-    def _finish(self, end: RayEnd) -> RunEnd:
-        if end.outcome is RayOutcome.REFUSED:
-            raise ConfigError(end.reason)
-        if end.outcome is RayOutcome.PENDING_TOO_LONG:
-            raise ConfigError(f"{self._progress.describe_waiting(time.monotonic())}: --pending-timeout is over")
-        if end.outcome is RayOutcome.NO_NODE_LEFT:
-            say(f"no node is left that could be started: {end.reason}")
-        elif end.reason:
-            say(end.reason)
-        report = self._read_verdict()
-        codes = [node.code if node.code is not None else -1 for node in self.machine.nodes if node.start]
-        if report is None and self.request.has_own_store:
-            codes.append(FAILED)  # Without a verdict it has not succeeded, whatever its nodes say.
-        ended = RunEnd(report, codes, tuple(self.signals))
-        say(f"run {self.name} {self._describe_end(report)}")
-        if report is None or report.verdict is VerdictKind.FAILED:
-            self._show_failure(report)
-        return ended
-
-    def _read_verdict(self) -> VerdictReport | None:
-        """The store writes it before it tells the nodes, so it is there when they have ended."""
-        text = try_call(self.run_actor.verdict)
-        return msgspec.json.decode(text, type=VerdictReport) if text else None
-
-    def _describe_end(self, report: VerdictReport | None) -> str:
-        if report is None:
-            return "ended without a verdict" if self.request.has_own_store else "has ended"
-        if report.verdict is VerdictKind.SUCCEEDED:
-            return f"succeeded in cycle {report.cycle}"
-        return f"{report.verdict} in cycle {report.cycle}: {report.reason}; logs {self.launched.log_dir}"
-
-    def _show_failure(self, report: VerdictReport | None) -> None:
-        """The last lines of the node that failed first, and where all of them are."""
-        failed = [node for node in self.machine.nodes if node.state is NodeState.FAILED]
-        first = None if report is None else report.first_failure
-        if first is not None:
-            failed.sort(key=lambda node: f"infra rank {node.number} " not in f"{first.node} ")
-        for node in failed[:1]:
-            words = try_call(self._actors[node.number].last_words, TAIL_LINES, timeout_s=TAIL_TIMEOUT_S)
-            if words is not None:
-                path, lines = words
-                say(f"the last lines of {path} on {node.where}:")
-                print("\n".join(f"  {line}" for line in lines), file=sys.stderr, flush=True)
+        self._questions.expect_start(node, start, actor, started)

@@ -8,7 +8,7 @@
        +-- (never again)                         +-- exited N --> FAILED --placed, after a pause--> STARTING
 
 A node is a place in the run, not a process: it has at most one actor at a time, and each new actor is its next *start*.
-Ray's view decides where an actor can start. It decides nothing about training: the run's own leases do, and a spare has
+Ray's view decides where an actor can start. It decides nothing about training: the run itself does, and a spare has
 the rank of a lost node long before Ray knows of the loss.
 """
 
@@ -124,6 +124,14 @@ class RunIsOver:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StoreSilent:
+    """A store elsewhere does not listen. If no node lives, that is the end of the run.
+
+    Otherwise it says nothing: nodes may reach a store that the head does not.
+    """
+
+
 class Wish(Enum):
     DRAIN = auto()
     """Workers save their state and end; then the run is cancelled."""
@@ -147,6 +155,7 @@ Observation = (
     | NodeDied
     | NodeExited
     | RunIsOver
+    | StoreSilent
     | EndAsked
 )
 
@@ -231,6 +240,8 @@ class RayMachine:
     """When the run ended. After that, no node starts."""
     has_run: bool = field(init=False, default=False)
     """Whether any node has ever run."""
+    had_min: bool = field(init=False, default=False)
+    """Whether so many nodes as the run needs to begin have ever been started."""
     stop_by: float | None = field(init=False, default=None)
     end: RayEnd | None = field(init=False, default=None)
     _wish: Wish | None = field(init=False, default=None)
@@ -239,10 +250,15 @@ class RayMachine:
     def __post_init__(self) -> None:
         self.nodes = [RayNode(number, since=self.began_at) for number in range(self.node_count)]
 
+    def resume(self, has_run: bool, had_min: bool) -> None:
+        """An earlier driver has seen this of the run."""
+        self.has_run, self.had_min = has_run, had_min
+
     def adopt(self, node: int, start: int, now: float) -> None:
         """An actor of an earlier driver lives. It answers or dies; until then it counts as starting."""
         self._move(self.nodes[node], NodeState.STARTING, now)
         self.nodes[node].start, self.nodes[node].began_at = start, now
+        self._note_min()
 
     def step(self, observations: Iterable[Observation], now: float) -> list[Action]:
         """Take what was observed, and return what to do. After a `RayEnd`, nothing."""
@@ -250,23 +266,29 @@ class RayMachine:
             return []
         actions: list[Action] = []
         placed: dict[int, str] = {}
+        is_store_silent = False
         for each in observations:
             match each:
                 case NodePlaced():
                     placed[each.node] = each.machine
                 case RunIsOver():
                     self._end_run(each.reason, now)
+                case StoreSilent():
+                    is_store_silent = True
                 case EndAsked():
                     self._note_wish(each.wish, now)
                 case NodeRefused():
                     self._refuse(each, now)
                 case _:
                     self._take(each, now)
+        if is_store_silent and not any(node.state in HAS_ACTOR for node in self.nodes):
+            self._end_run("no node lives, and the store does not listen", now)
         if self.end is None:
             actions += self._tell_wish(now)
             self.end = self._decide_end(now)
         if self.end is None:
             actions += self._start_placed(placed, now)
+        self._note_min()
         return [*actions, self.end] if self.end is not None else actions
 
     @property
@@ -319,12 +341,10 @@ class RayMachine:
         node.state, node.since = state, now
         self.has_run = self.has_run or state is NodeState.RUNNING
 
-    # --- decisions ------------------------------------------------------------------------------------
+    def _note_min(self) -> None:
+        self.had_min = self.had_min or sum(node.start > 0 for node in self.nodes) >= self.min_nodes
 
-    @property
-    def _is_short_of_nodes(self) -> bool:
-        """Whether the run has never had enough nodes to begin."""
-        return sum(node.start > 0 for node in self.nodes) < self.min_nodes
+    # --- decisions ------------------------------------------------------------------------------------
 
     def _note_wish(self, wish: Wish, now: float) -> None:
         if self._wish is Wish.STOP:
@@ -379,7 +399,7 @@ class RayMachine:
                 return None
             return RayEnd(RayOutcome.ENDED if self._wish is None else RayOutcome.STOPPED, self._end_reason)
         # A spare that runs alone cannot train: it does not stop the clock.
-        if self._is_short_of_nodes and self._is_pending_too_long(now):
+        if not self.had_min and self._is_pending_too_long(now):
             return RayEnd(RayOutcome.PENDING_TOO_LONG)
         if has_living:
             return None

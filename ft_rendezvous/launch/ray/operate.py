@@ -7,17 +7,26 @@ import time
 
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch.ray import cluster
-from ft_rendezvous.launch.ray.cluster import try_call
+from ft_rendezvous.launch.ray.cluster import try_call, try_call_all
+from ft_rendezvous.launch.ray.head_watch import while_head_lives
 from ft_rendezvous.launch.ray.machine import STOP_GRACE_S
 from ft_rendezvous.launch.runner import say
 
 ANSWER_TIMEOUT_S = 5.0
 POLL_INTERVAL_S = 0.5
+HEAD_TIMEOUT_S = 10.0
+"""How long the head may be silent while an operator waits."""
+NEXT_STEP = "start the cluster again; the runs that it had are gone"
 
 
 def describe_runs(name: str, address: str) -> list[tuple[str, str, str, str, str, str]]:
     """A row for each node of one run or of all: run, store, node, start, state, machine. Raises ConfigError."""
-    with cluster.connected(address):
+    head = cluster.find_head(address)
+    return while_head_lives(head, lambda: _describe_runs(name, head), NEXT_STEP, HEAD_TIMEOUT_S)
+
+
+def _describe_runs(name: str, head: str) -> list[tuple[str, str, str, str, str, str]]:
+    with cluster.connected(head):
         names = cluster.run_names()
         if name and name not in names:
             raise ConfigError(f"there is no run {name} on this cluster: {_list(names)}")
@@ -34,6 +43,8 @@ def _describe(name: str) -> list[tuple[str, str, str, str, str, str]]:
         if rest.startswith("node-"):
             node, _, start = rest.removeprefix("node-").partition(".")
             newest[node] = max(int(start), newest.get(node, 0))
+    asked = {node: actors[f"node-{node}.{start}"].state for node, start in newest.items()}
+    answers = dict(zip(asked, try_call_all(list(asked.values()), ANSWER_TIMEOUT_S), strict=True))
     rows = []
     for group, facts in cluster.groups_of(name).items():
         for bundle in range(facts.size):
@@ -41,15 +52,19 @@ def _describe(name: str) -> list[tuple[str, str, str, str, str, str]]:
             machine = machines.get(facts.machines.get(bundle, ""), "")
             state, last = "pending" if not (facts.is_placed and machine) else "placed", newest.get(node)
             if last is not None:
-                actor = actors[f"node-{node}.{last}"]
-                state = try_call(actor.state, timeout_s=ANSWER_TIMEOUT_S) or "out of reach"
+                state = answers[node] or "out of reach"
             rows.append((name, store, node, "" if last is None else str(last), state, machine))
     return sorted(rows, key=lambda row: int(row[2])) or [(name, store, "", "", "no node", "")]
 
 
 def stop_run(name: str, address: str) -> None:
     """End all nodes of a run gently, then remove what is left. Raises ConfigError if there is no such run."""
-    with cluster.connected(address):
+    head = cluster.find_head(address)
+    while_head_lives(head, lambda: _stop_run(name, head), NEXT_STEP, HEAD_TIMEOUT_S)
+
+
+def _stop_run(name: str, head: str) -> None:
+    with cluster.connected(head):
         actors = cluster.find_actors(name)
         if not actors and not cluster.groups_of(name):
             raise ConfigError(f"there is no run {name} on this cluster: {_list(cluster.run_names())}")
@@ -61,7 +76,7 @@ def stop_run(name: str, address: str) -> None:
             actor.send_signal.remote(int(signal.SIGTERM))
         deadline = time.monotonic() + STOP_GRACE_S
         while nodes and time.monotonic() < deadline:
-            states = [try_call(actor.state, timeout_s=ANSWER_TIMEOUT_S) for actor in nodes]
+            states = try_call_all([actor.state for actor in nodes], ANSWER_TIMEOUT_S)
             nodes = [actor for actor, state in zip(nodes, states, strict=True) if state == "running"]
             time.sleep(POLL_INTERVAL_S)
         cluster.remove_run(name)

@@ -21,6 +21,7 @@ from ft_rendezvous.core.model import (
     Outcome,
     Verdict,
     WorkersFailed,
+    WorkersHang,
     WorldGrows,
 )
 from ft_rendezvous.protocol import journal
@@ -363,7 +364,7 @@ def _why_of(state: RunState, cycle_id: int) -> str:
 
 def _opener_of(why: AnyWhy) -> str:
     match why:
-        case WorkersFailed() | NodeLeft():
+        case WorkersFailed() | WorkersHang() | NodeLeft():
             return why.node
         case NodesLost():
             return ", ".join(why.nodes)
@@ -391,7 +392,7 @@ def _status_after(cycle: Cycle, group: KnownGroup, why: AnyWhy) -> CycleStatus:
     if group.status is GroupStatus.FINISHED:
         return CycleStatus.FINISHED
     is_left_failed = isinstance(why, NodeLeft) and why.outcome is Outcome.FAILED
-    is_error = isinstance(why, WorkersFailed | NodesLost | NoGroupTrains) or is_left_failed
+    is_error = isinstance(why, WorkersFailed | WorkersHang | NodesLost | NoGroupTrains) or is_left_failed
     return CycleStatus.ERRORED if is_error and cycle.status is CycleStatus.RUNNING else CycleStatus.ABORTED
 
 

@@ -41,6 +41,7 @@ from ft_rendezvous.state.model.records import (
 )
 from ft_rendezvous.state.model.run_state import NS, KnownNode, RunState
 from ft_rendezvous.state.model.time_account import stop_earlier
+from ft_rendezvous.state.model.update_fold import count_updates
 
 DEAD_KEPT = 10_000
 NODE_FAILURES_KEPT = 5
@@ -65,17 +66,14 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
         case journal.NodeJoined():
             _join(state, time_ns, entry)
         case journal.Looked():
-            state.looked_ns, state.operations, state.oldest_lease_s = time_ns, entry.operations, entry.oldest_s
+            _look(state, time_ns, entry)
         case journal.NodesSilent():
             for incarnation, silent_s in entry.silent_s.items():
                 member = state.members[incarnation]
                 member.status = step(NODE_STATUS_TABLE, member.status, NodeStatus.SUSPECT)
                 member.silent_since_ns = time_ns - round(silent_s * NS)
         case journal.NodesHeard():
-            for incarnation in entry.incarnations:
-                member = state.members[incarnation]
-                member.status = step(NODE_STATUS_TABLE, member.status, NodeStatus.ALIVE)
-                member.silent_since_ns = None
+            _hear(state, entry)
         case journal.CycleOpened():
             open_cycle(state, time_ns, entry)
         case journal.CauseCorrected():
@@ -104,12 +102,21 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
             _stay_away(state, time_ns, entry)
         case journal.NodeParked() | journal.NodeUnparked():
             _park(state, entry)
+        case journal.UpdatesReported():
+            count_updates(state, time_ns, entry)
         case journal.RecordRefused():
             state.refused_records += 1
         case journal.RunBegan():
             state.began, state.start_ns = entry, time_ns
         case journal.RunEnded() | journal.HostLeft():
             _end(state, time_ns, entry.verdict)
+
+
+def _look(state: RunState, time_ns: int, entry: journal.Looked) -> None:
+    state.looked_ns, state.operations, state.oldest_lease_s = time_ns, entry.operations, entry.oldest_s
+    for incarnation, (step_done, age_s) in entry.progress.items():
+        member = state.members[incarnation]
+        member.step, member.progress_ns = step_done, time_ns - age_s * NS
 
 
 def _join(state: RunState, time_ns: int, entry: journal.NodeJoined) -> None:
@@ -140,6 +147,13 @@ def _arrive(state: RunState, time_ns: int, entry: journal.NodesArrived) -> None:
     if role is NodeRole.ARRIVED:
         for cycle_id, number in arrived.items():
             count_arrived(state, cycle_id, number)
+
+
+def _hear(state: RunState, entry: journal.NodesHeard) -> None:
+    for incarnation in entry.incarnations:
+        member = state.members[incarnation]
+        member.status = step(NODE_STATUS_TABLE, member.status, NodeStatus.ALIVE)
+        member.silent_since_ns = None
 
 
 def _fail(state: RunState, time_ns: int, note: FailureNote) -> None:

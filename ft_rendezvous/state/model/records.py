@@ -18,11 +18,13 @@ import msgspec
 
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.model import AnyWhy, Verdict, VerdictKind
+from ft_rendezvous.core.update_notes import ReportedUpdate
 from ft_rendezvous.errors import ProtocolBug
 
-SCHEMA_VERSION: Final = 2
-"""Of the records and of the events. A new field with a default needs no new version. A field that is removed, renamed,
-or of another type does, and a conversion of what older versions wrote: see `version_one`."""
+SCHEMA_VERSION: Final = 3
+"""Of the records and of the events. A new field with a default needs no new version. A new kind of event does: an older
+program cannot fold it. So does a field that is removed, renamed, or of another type; that also needs a conversion of
+what older versions wrote: see `version_one`. Version 3 has one kind of event more than version 2."""
 
 
 class RunStatus(StrEnum):
@@ -214,6 +216,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     arrived_ns: int | None
     last_beat_ns: int
     """When it was last known to beat; of a node that is well, no older than a lease."""
+    step: int | None = None
+    """The last step of its slowest worker; None: not known, or hangs are not looked for."""
+    last_progress_ns: int | None = None
+    """When that worker last made progress, as known when the coordinator last looked."""
     end_time_ns: int | None
     failure_count: int
     failures: tuple[Failed, ...]
@@ -221,6 +227,29 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_terminal(self) -> bool:
         return self.status.is_terminal()
+
+
+class UpdateTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """Updates that workers have reported, all together."""
+
+    updates: int = 0
+    failed: int = 0
+    retried: int = 0
+    """Those that needed more than one attempt, and were completed or not."""
+    spent_s: float = 0.0
+    """Time in updates."""
+    lost_s: float = 0.0
+    """The part of it in attempts that failed. It is not in the `lost_s` of a run: its workers may train meanwhile."""
+
+
+class RecentUpdate(ReportedUpdate, frozen=True, kw_only=True):
+    """One update, and where it was reported."""
+
+    time_ns: int
+    """When the coordinator heard of it."""
+    cycle_id: int
+    """The cycle of the workers that reported it."""
+    node: str
 
 
 class Cycle(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,6 +292,8 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True):
     first_failure_node: str = ""
     placement: str = ""
     """What the placement changed and what the spares cover, in one line."""
+    updates: UpdateTotals | None = None
+    """Of its workers; None if they reported none."""
     ranks: tuple[str, ...] | None = None
     """Incarnations by rank, those of a common cycle one group after the other; None in old cycles, of which only the
     summary is kept."""
@@ -350,6 +381,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     oldest_lease_s: float
     refused_records: int
+    updates: UpdateTotals = UpdateTotals()
+    """What its workers have reported of updates."""
+    recent_updates: tuple[RecentUpdate, ...] = ()
+    """The newest that failed or were retried, and the newest of the others; oldest first."""
 
     def is_terminal(self) -> bool:
         return self.status.is_terminal()

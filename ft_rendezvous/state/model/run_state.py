@@ -6,7 +6,16 @@ import msgspec
 
 from ft_rendezvous.core.model import AnyWhy, NodesLost, Verdict
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.state.model.records import Cycle, Failed, GroupStatus, NodeRole, NodeStatus, RunStatus
+from ft_rendezvous.state.model.records import (
+    Cycle,
+    Failed,
+    GroupStatus,
+    NodeRole,
+    NodeStatus,
+    RecentUpdate,
+    RunStatus,
+    UpdateTotals,
+)
 
 NS = 1_000_000_000
 NODES_LOST = str(NodesLost.__struct_config__.tag)
@@ -40,6 +49,10 @@ class KnownNode(msgspec.Struct, kw_only=True):
     arrived_in: int = 0
     arrived_ns: int | None = None
     silent_since_ns: int | None = None
+    step: int | None = None
+    """The last step of its slowest worker, if it says so."""
+    progress_ns: int | None = None
+    """When that worker made progress; None: that is not watched."""
     is_draining: bool = False
     end_ns: int | None = None
     failure_count: int = 0
@@ -124,6 +137,8 @@ class RunState(msgspec.Struct, kw_only=True):
     operations: int = 0
     oldest_lease_s: float = 0.0
     refused_records: int = 0
+    updates: UpdateTotals = UpdateTotals()
+    recent_updates: list[RecentUpdate] = []
 
     @property
     def cycle(self) -> Cycle | None:

@@ -65,6 +65,8 @@ def view_run(state: RunState, now_ns: int) -> Run | None:
         operations=state.operations,
         oldest_lease_s=state.oldest_lease_s,
         refused_records=state.refused_records,
+        updates=state.updates,
+        recent_updates=tuple(state.recent_updates),
     )
 
 
@@ -169,6 +171,8 @@ def view_node(state: RunState, member: KnownNode) -> Node:
         arrived_in=member.arrived_in,
         arrived_ns=member.arrived_ns,
         last_beat_ns=last_beat_ns,
+        step=member.step,
+        last_progress_ns=member.progress_ns,
         end_time_ns=member.end_ns,
         failure_count=member.failure_count,
         failures=tuple(member.failures),

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from ft_rendezvous.core.lifecycle import Role
+from ft_rendezvous.core.update_notes import ReportedUpdate
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import AnyEntry, Event, StateTold
-from ft_rendezvous.state.model.records import Cycle
+from ft_rendezvous.state.model.records import Cycle, UpdateTotals
 from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.text import clean, count, duration, listing
 
 CAUSE_WORDS = {
     "first": "the beginning",
     "workers_failed": "workers failed",
+    "workers_hang": "workers hung",
     "nodes_lost": "nodes lost",
     "node_left": "nodes left",
     "restart_requested": "restarts asked for",
@@ -111,10 +113,33 @@ def _describe(entry: AnyEntry, names: Mapping[str, str]) -> str:
             after = "" if failure.after_s is None else f" after {duration(failure.after_s)}"
             log = f" (log: {failure.log_path})" if failure.log_path else ""
             return f"workers failed{after} on {failure}{log}"
+        case journal.UpdatesReported():
+            return _describe_updates(entry)
+        case journal.RankLate():
+            return f"rank {entry.rank} on {entry.node} is late: {entry.text}"
+        case journal.HangDenied():
+            return f"rank {entry.rank} is late, and there is no hang: {entry.reason}"
+        case journal.HangFound():
+            blamed = f"; {entry.node} is blamed" if entry.node else "; no node is blamed"
+            step = "" if entry.step is None else f" at step {entry.step}"
+            return f"workers hang{step}: {entry.reason}{blamed}"
         case StateTold():
             state = entry.state
             cycle = f" in cycle {state.cycles[-1].cycle_id}" if state.cycles else ""
             return f"events before this are missing; by now: {state.status}{cycle}, {count(state.live, 'node')} alive"
+
+
+def _describe_updates(entry: journal.UpdatesReported) -> str:
+    """What went wrong first; if nothing did, the newest update."""
+    by = f"of cycle {entry.cycle_id} on {entry.node}"
+    told = next((each for each in entry.told if entry.is_plain or not each.is_plain), None)
+    if entry.updates == 1 and told is not None:
+        return f"an update {by}: {told}"
+    bad = f", {entry.failed:,} failed, {entry.retried:,} retried, {duration(entry.lost_s)} lost"
+    what = "the newest" if entry.is_plain else "first"
+    return f"{count(entry.updates, 'update')} {by} in {duration(entry.spent_s)}{'' if entry.is_plain else bad}" + (
+        "" if told is None else f"; {what}: {told}"
+    )
 
 
 def _cycle(entry: journal.CycleOpened | journal.CycleWaits | journal.CycleSealed) -> str:
@@ -133,6 +158,18 @@ def _places(number: int) -> str:
 def name_group(cycle: Cycle) -> str:
     """The group that a cycle is of, in a run with groups."""
     return "all" if cycle.group is None else str(cycle.group)
+
+
+def list_steps(update: ReportedUpdate) -> str:
+    """`pause 12 ms, transfer 1.2 s`."""
+    return ", ".join(f"{step.name} {duration(step.duration_s)}" for step in update.steps)
+
+
+def sum_up_updates(totals: UpdateTotals) -> str:
+    """All updates in one line."""
+    bad = f", {totals.failed:,} failed, {totals.retried:,} retried" if totals.failed or totals.retried else ""
+    lost = f", of that {duration(totals.lost_s)} in attempts that failed" if totals.lost_s else ""
+    return f"{totals.updates:,} in {duration(totals.spent_s)}{lost}{bad}"
 
 
 # --- amounts --------------------------------------------------------------------------------------------

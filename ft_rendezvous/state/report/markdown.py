@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from ft_rendezvous.state.model.records import Cycle, CycleStatus, Group, Lost, Run
+from ft_rendezvous.state.model.records import Cycle, CycleStatus, Group, Lost, RecentUpdate, Run, UpdateTotals
 from ft_rendezvous.state.model.run_state import NS
-from ft_rendezvous.state.model.wording import cause_in_words, local_time, name_group
+from ft_rendezvous.state.model.wording import cause_in_words, list_steps, local_time, name_group, sum_up_updates
 from ft_rendezvous.state.read.log_reader import describe_missing
 from ft_rendezvous.state.read.sources import Picture
 from ft_rendezvous.state.report.run_report import NodeHistory, ReportedFailure, RunPhase, RunReport
@@ -15,6 +15,7 @@ from ft_rendezvous.text import clean, count, duration
 
 T = TypeVar("T")
 
+UPDATE_CYCLES_SHOWN = 20
 CYCLES_IN_TABLE = 100
 """Half of them are the first cycles, half the last."""
 SLOW_CYCLES_SHOWN = 20
@@ -32,6 +33,7 @@ def write_page(picture: Picture, report: RunReport, plot: str | None = None) -> 
         *_time(picture, report),
         *_groups(picture),
         *_cycles(picture, report),
+        *_updates(picture, report),
         *_slow(picture, report),
         *_flapping(report),
         *_failures(report),
@@ -70,6 +72,8 @@ def _summary(picture: Picture, report: RunReport) -> Iterator[str]:
         ("trained", f"{duration(run.trained_s)}{_share(run.trained_s, total)}"),
         ("lost", f"{duration(run.lost_s)}{_share(run.lost_s, total)}"),
     ]
+    if run.updates.updates:
+        rows.append(("updates", sum_up_updates(run.updates)))
     if run.versions:
         rows.append(("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())))
     yield from _table(("", ""), rows)
@@ -193,6 +197,59 @@ def _cycle_row(cycle: Cycle, trained: dict[int, float]) -> tuple[str, ...]:
         duration(trained[cycle.cycle_id]) if cycle.cycle_id in trained else "",
         f"{cycle.active:,} + {cycle.standby:,}" if is_sealed else "not sealed",
         ended,
+    )
+
+
+def _updates(picture: Picture, report: RunReport) -> Iterator[str]:
+    """Only if workers have reported any."""
+    totals = picture.run.updates
+    if not totals.updates:
+        return
+    yield "## Updates"
+    yield ""
+    cycles = [(str(cycle.cycle_id), cycle.updates) for cycle in picture.cycles if cycle.updates is not None]
+    shown, left_out = _both_ends(cycles, UPDATE_CYCLES_SHOWN)
+    rows = [_totals_row(name, each) for name, each in [*shown, ("all", totals)]]
+    headings = (">cycle", ">updates", ">failed", ">retried", ">time", ">on the average", ">lost to failed attempts")
+    yield from _table(headings, rows)
+    if left_out:
+        yield f"{count(left_out, 'cycle')} between are left out."
+        yield ""
+    troubled = [*report.first_updates, *report.last_updates]
+    if not troubled:
+        yield "No update failed or was retried."
+        yield ""
+        return
+    yield "Updates that failed or were retried:"
+    yield ""
+    yield from _table(
+        (">cycle", "time", "node", ">version", "outcome", ">attempts", ">parties", ">took", ">lost", "steps", "error"),
+        [_update_row(update) for update in troubled],
+    )
+    if report.last_updates:
+        yield "Of more than these, the first and the last are listed."
+        yield ""
+
+
+def _totals_row(name: str, totals: UpdateTotals) -> tuple[str, ...]:
+    counts = (f"{totals.updates:,}", f"{totals.failed:,}", f"{totals.retried:,}")
+    lost = duration(totals.lost_s) if totals.lost_s else ""
+    return (name, *counts, duration(totals.spent_s), duration(totals.spent_s / max(1, totals.updates)), lost)
+
+
+def _update_row(update: RecentUpdate) -> tuple[str, ...]:
+    return (
+        str(update.cycle_id),
+        local_time(update.time_ns),
+        update.node,
+        str(update.version),
+        str(update.outcome),
+        str(update.attempts),
+        f"{update.updated:,} of {update.parties:,}",
+        duration(update.duration_s),
+        duration(update.lost_s) if update.lost_s else "",
+        list_steps(update),
+        "; ".join(filter(None, (update.failed_names, update.reason)))[:MAX_ERROR_CHARS],
     )
 
 

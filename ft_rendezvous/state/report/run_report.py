@@ -6,16 +6,17 @@ Pure. Its size grows with the number of cycles and nodes, not with the number of
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ft_rendezvous.core.blame import FailureNote
 from ft_rendezvous.protocol import journal
 from ft_rendezvous.state.model.events import Event, StateTold
-from ft_rendezvous.state.model.records import NodeRole
+from ft_rendezvous.state.model.records import NodeRole, RecentUpdate
 from ft_rendezvous.state.model.run_state import NS, RunState, cause_of
 from ft_rendezvous.state.model.time_account import cause_of_pause, count_groups, find_pauses
+from ft_rendezvous.state.model.update_fold import make_recent
 
 SLOW_KEPT = 3
 """Of one cycle."""
@@ -23,6 +24,8 @@ WORST_KEPT = 10
 """Of the run."""
 CYCLE_FAILURES_KEPT = 3
 """Of one cycle: later failures are mostly effects of the first ones."""
+UPDATES_KEPT = 20
+"""Updates that failed or were retried: so many of the first, and so many of the last."""
 
 
 _PHASE_CHANGES = (
@@ -145,6 +148,9 @@ class RunReport:
     notes: dict[int, CycleNotes] = field(default_factory=dict)
     worst: list[Slow] = field(default_factory=list)
     """A heap; `slowest` has them in order."""
+    first_updates: list[RecentUpdate] = field(default_factory=list)
+    """Updates that failed or were retried: the first ones, and the last ones after them."""
+    last_updates: deque[RecentUpdate] = field(default_factory=lambda: deque(maxlen=UPDATES_KEPT))
     histories: dict[str, NodeHistory] = field(default_factory=dict)
     _keys: dict[str, str] = field(default_factory=dict)
     """The history that an incarnation belongs to."""
@@ -179,6 +185,8 @@ class RunReport:
             case journal.NodeFenced() if not state.status.is_terminal():
                 if (known := self._known(entry.incarnation)) is not None:
                     known.fences[str(entry.cause)] += 1
+            case journal.UpdatesReported():
+                self._note_updates(entry, time_ns)
             case journal.NodeParked():
                 if (known := self._known(entry.incarnation)) is not None:
                     known.was_parked = True
@@ -327,6 +335,12 @@ class RunReport:
             _keep_largest(notes.slowest, Slow(after_s, cycle.cycle_id, self._name(incarnation)), SLOW_KEPT)
             if len(self.worst) < WORST_KEPT or after_s > self.worst[0].after_s:
                 _keep_largest(self.worst, Slow(after_s, cycle.cycle_id, self._name(incarnation)), WORST_KEPT)
+
+    def _note_updates(self, entry: journal.UpdatesReported, time_ns: int) -> None:
+        for update in make_recent(entry, time_ns):
+            if not update.is_plain:
+                kept = self.first_updates if len(self.first_updates) < UPDATES_KEPT else self.last_updates
+                kept.append(update)
 
     def _fail(self, note: FailureNote, time_ns: int) -> None:
         notes = self._notes(note.cycle_id)

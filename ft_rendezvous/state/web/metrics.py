@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
+from ft_rendezvous.core.update_notes import UpdateOutcome
 from ft_rendezvous.state.model import view
 from ft_rendezvous.state.model.records import Cycle, CycleStatus, GroupStatus, NodeRole, NodeStatus, Run, RunStatus
 from ft_rendezvous.state.model.run_state import NS, LostTime, RunState
@@ -37,6 +38,8 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     cycles: list[Cycle]
     event_id: int
     missed: int
+    progress: list[tuple[str, int | None, float]]
+    """Nodes that train and say how far they are: name, step, and seconds since their progress."""
 
 
 def write_metrics(live_run: LiveRun, now_ns: int) -> bytes:
@@ -62,6 +65,11 @@ def see(live_run: LiveRun, now_ns: int) -> Scrape:
             cycles=list(state.cycles),
             event_id=state.event_id,
             missed=live_run.missed,
+            progress=[
+                (member.name, member.step, max(0, now_ns - member.progress_ns) / NS)
+                for member in state.members.values()
+                if member.progress_ns is not None and member.role is NodeRole.ACTIVE and member.end_ns is None
+            ],
         )
 
     return live_run.read(look)
@@ -87,7 +95,9 @@ class _Collector:
         if seen.run is not None:
             yield from _collect_run(seen.run)
             yield from _collect_nodes(seen.run)
+            yield from _collect_progress(seen)
             yield from _collect_groups(seen.run)
+            yield from _collect_updates(seen.run)
             yield from _collect_cycles(seen)
 
 
@@ -138,6 +148,22 @@ def _collect_nodes(run: Run) -> Iterator[Metric]:
     yield _gauge("ft_nodes_wanted", "Nodes without which no cycle is sealed", run.wanted)
 
 
+def _collect_progress(seen: Scrape) -> Iterator[Metric]:
+    """Nothing in a run that does not look for hangs."""
+    if not seen.progress:
+        return
+    steps = GaugeMetricFamily("ft_node_step", "The last step of the node's slowest worker", labels=["node"])
+    ages = GaugeMetricFamily(
+        "ft_node_progress_age_seconds", "Time since the node's slowest worker made progress", labels=["node"]
+    )
+    for name, step, age_s in seen.progress:
+        if step is not None:
+            steps.add_metric([name], step)
+        ages.add_metric([name], age_s)
+    yield steps
+    yield ages
+
+
 def _collect_groups(run: Run) -> Iterator[Metric]:
     """Nothing in a run without groups."""
     if not run.groups:
@@ -157,6 +183,20 @@ def _collect_groups(run: Run) -> Iterator[Metric]:
     yield training
     yield cycle
     yield restarts
+
+
+def _collect_updates(run: Run) -> Iterator[Metric]:
+    """Nothing in a run whose workers report none."""
+    totals = run.updates
+    if not totals.updates:
+        return
+    updates = CounterMetricFamily("ft_updates", "Updates that workers have reported, by outcome", labels=["outcome"])
+    updates.add_metric([UpdateOutcome.COMPLETED], totals.updates - totals.failed)
+    updates.add_metric([UpdateOutcome.FAILED], totals.failed)
+    yield updates
+    yield _counter("ft_updates_retried", "Updates that needed more than one attempt", totals.retried)
+    yield _counter("ft_update_seconds", "Time in updates", totals.spent_s)
+    yield _counter("ft_update_lost_seconds", "Time in attempts at updates that failed", totals.lost_s)
 
 
 def _collect_cycles(seen: Scrape) -> Iterator[Metric]:

@@ -94,8 +94,29 @@ def ask(wanted: str, **who: object) -> None:
     """Ask for what is wanted in this cycle, as in `restart:1`."""
     what, _, cycle = wanted.partition(":")
     if int(cycle) == who["cycle"]:
-        request = {"restart": worker.request_restart, "drain": worker.request_drain}[what]
+        requests = {"restart": worker.request_restart, "drain": worker.request_drain, "update": report_update}
+        request = requests[what]
         report("ask", **who, what=what, is_heard=request("it wants to"))
+
+
+def report_update(reason: str) -> bool:
+    """Report a plain update, and one that failed on one of two generators and was retried."""
+    steps = (worker.UpdateStep(name="pause", duration_s=0.25), worker.UpdateStep(name="transfer", duration_s=1.5))
+    plain = worker.UpdateReport(
+        version=1,
+        outcome="completed",
+        attempts=1,
+        parties=2,
+        updated=2,
+        failed=(),
+        steps=steps,
+        duration_s=2.0,
+        lost_s=0.0,
+    )
+    retried = dataclasses.replace(
+        plain, version=2, attempts=2, updated=1, failed=("gen-1",), duration_s=5.0, lost_s=3.0, reason=reason
+    )
+    return worker.report_update(plain) and worker.report_update(retried)
 
 
 def wait_for(path: Path | None) -> None:
@@ -189,7 +210,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--save-every", type=int, default=1, help="after how many steps")
     parser.add_argument("--checkpoint", type=Path, help="the file of all that was saved: go on after its last step")
     parser.add_argument("--bound", type=Path, help="do no step beyond the number in this file")
-    parser.add_argument("--ask", action="append", default=[], help="restart:N or drain:N: ask for it in cycle N")
+    parser.add_argument(
+        "--ask",
+        action="append",
+        default=[],
+        help="restart:N, drain:N, update:N: do it in cycle N",
+    )
     parser.add_argument("--ask-rank", type=int, default=0, help="which rank asks")
     parser.add_argument("--tell-info", action="store_true", help="report what worker.info() says")
     return parser.parse_args()

@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+from torch.distributed import TCPStore
 
+from ft_rendezvous.core.model import VerdictKind
+from ft_rendezvous.host.verdict_file import VerdictReport
 from ft_rendezvous.launch.local import free_port
 from ft_rendezvous.launch.ray import actors
 from ft_rendezvous.launch.ray.actors import STOPPED, NodeActor, ProcessSpec, RunActor, find_failure, tail
@@ -81,3 +85,16 @@ def test_the_log_with_the_newest_failure_is_found(tmp_path: Path) -> None:
     assert find_failure(log) == worker / "stderr.log"
     assert tail(worker / "stderr.log", 2) == ["b", "ValueError: bad"]
     assert tail(tmp_path / "nowhere", 2) == []
+
+
+def test_a_run_is_over_when_it_has_a_verdict_or_its_store_elsewhere_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    run = RunActor({"run_id": "r", "verdict_path": str(path)}, "driver")
+    assert not run.is_over(), "it has no store yet"
+    run.put({"endpoint": f"127.0.0.1:{free_port()}"})
+    assert run.is_over(), "nothing listens there"
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    run.put({"endpoint": f"127.0.0.1:{store.port}"})
+    assert not run.is_over()
+    path.write_bytes(msgspec.json.encode(VerdictReport(run_id="r", verdict=VerdictKind.FAILED, reason="x", cycle=1)))
+    assert run.is_over()

@@ -40,6 +40,7 @@ from ft_rendezvous.launch.ray.machine import (
     RunIsOver,
     StartNode,
     StopNode,
+    StoreSilent,
     Wish,
 )
 
@@ -101,11 +102,13 @@ SEEN: dict[str, Observation] = {
     "exited 0": NodeExited(0, 1, 0),
     "exited 3": NodeExited(0, 1, 3),
     "run ended": RunIsOver("why"),
+    "store silent": StoreSilent(),
     "drain": EndAsked(Wish.DRAIN),
     "stop": EndAsked(Wish.STOP),
 }
 
 ENDED, STOPPED = RayEnd(RayOutcome.ENDED, "why"), RayEnd(RayOutcome.STOPPED)
+SILENT = RayEnd(RayOutcome.ENDED, "no node lives, and the store does not listen")
 DRAIN_1, STOP_1 = DrainNode(0, 1), StopNode(0, 1)
 
 # The machine has another node that runs, and of which nothing is seen: so nothing but a wish or an end is said of it.
@@ -120,6 +123,7 @@ TABLE: dict[NodeState, dict[str, tuple[NodeState, list[Action]]]] = {
         "exited 0": (PENDING, []),
         "exited 3": (PENDING, []),
         "run ended": (PENDING, []),
+        "store silent": (PENDING, []),
         "drain": (PENDING, []),
         "stop": (PENDING, []),
     },
@@ -133,6 +137,7 @@ TABLE: dict[NodeState, dict[str, tuple[NodeState, list[Action]]]] = {
         "exited 0": (FINISHED, []),
         "exited 3": (FAILED, []),
         "run ended": (STARTING, []),
+        "store silent": (STARTING, []),
         "drain": (STARTING, []),
         "stop": (STARTING, []),
     },
@@ -146,6 +151,7 @@ TABLE: dict[NodeState, dict[str, tuple[NodeState, list[Action]]]] = {
         "exited 0": (FINISHED, []),
         "exited 3": (FAILED, []),
         "run ended": (RUNNING, []),
+        "store silent": (RUNNING, []),
         "drain": (RUNNING, [DRAIN_1]),
         "stop": (RUNNING, [STOP_1]),
     },
@@ -159,6 +165,7 @@ TABLE: dict[NodeState, dict[str, tuple[NodeState, list[Action]]]] = {
         "exited 0": (FINISHED, []),
         "exited 3": (FAILED, []),
         "run ended": (SUSPECT, []),
+        "store silent": (SUSPECT, []),
         "drain": (SUSPECT, []),
         "stop": (SUSPECT, []),
     },
@@ -172,6 +179,7 @@ TABLE: dict[NodeState, dict[str, tuple[NodeState, list[Action]]]] = {
         "exited 0": (LOST, []),
         "exited 3": (LOST, []),
         "run ended": (LOST, []),
+        "store silent": (LOST, []),
         "drain": (LOST, []),
         "stop": (LOST, []),
     },
@@ -185,6 +193,7 @@ TABLE: dict[NodeState, dict[str, tuple[NodeState, list[Action]]]] = {
         "exited 0": (FINISHED, []),
         "exited 3": (FINISHED, []),
         "run ended": (FINISHED, []),
+        "store silent": (FINISHED, []),
         "drain": (FINISHED, []),
         "stop": (FINISHED, []),
     },
@@ -198,12 +207,13 @@ TABLE: dict[NodeState, dict[str, tuple[NodeState, list[Action]]]] = {
         "exited 0": (FAILED, []),
         "exited 3": (FAILED, []),
         "run ended": (FAILED, []),
+        "store silent": (FAILED, []),
         "drain": (FAILED, []),
         "stop": (FAILED, []),
     },
 }
 
-ENDS_ALONE: dict[str, RayEnd] = {"run ended": ENDED, "drain": STOPPED, "stop": STOPPED}
+ENDS_ALONE: dict[str, RayEnd] = {"run ended": ENDED, "store silent": SILENT, "drain": STOPPED, "stop": STOPPED}
 """How a node without an actor ends the run if it is the only one."""
 
 
@@ -487,6 +497,29 @@ def test_a_run_that_once_had_min_nodes_may_wait_for_others_for_ever() -> None:
     assert machine.step([], BEGIN + 100_000) == []
 
 
+def test_a_later_driver_knows_that_a_run_once_had_min_nodes() -> None:
+    machine = new_machine(2, 3, pending_timeout_s=30.0)
+    machine.resume(has_run=True, had_min=True)
+    machine.adopt(1, 4, BEGIN)
+    assert machine.step([NodeAnswered(1, 4)], BEGIN + 1) == []
+    assert machine.step([], BEGIN + 100_000) == [], "the other nodes were lost while no driver was there"
+    assert machine.step([*placed(0), NodeDied(1, 4)], BEGIN + 100_001) == [StartNode(0, 1)]
+    machine.step([NodeRefused(0, 1, "why")], BEGIN + 100_002)
+    assert machine.end is None, "the run has begun"
+
+
+def test_without_a_later_word_a_new_driver_waits_for_min_nodes() -> None:
+    machine = new_machine(2, 3, pending_timeout_s=30.0)
+    machine.resume(has_run=False, had_min=False)
+    machine.adopt(1, 4, BEGIN)
+    machine.step([NodeAnswered(1, 4)], BEGIN + 1)
+    assert machine.step([], BEGIN + 30) == [RayEnd(RayOutcome.PENDING_TOO_LONG)]
+    enough = new_machine(2, 3, pending_timeout_s=0.0)
+    enough.adopt(0, 1, BEGIN)
+    enough.adopt(1, 1, BEGIN)
+    assert enough.step([], BEGIN) == []
+
+
 def test_without_a_timeout_nodes_may_be_pending_for_ever() -> None:
     machine = new_machine(2, 3)
     assert machine.step([], BEGIN + 100_000) == []
@@ -538,6 +571,15 @@ def test_with_a_store_elsewhere_nodes_that_fail_are_started_again() -> None:
     machine = running_machine(1, 2, knows_end=False)
     assert machine.step([NodeExited(0, 1, 1), NodeExited(1, 1, 1)], BEGIN + 100) == []
     assert machine.step(placed(0, 1), BEGIN + 100) == [StartNode(0, 2), StartNode(1, 2)]
+
+
+def test_with_a_store_elsewhere_its_silence_is_the_end_when_no_node_lives() -> None:
+    machine = running_machine(1, 2, knows_end=False)
+    assert machine.step([NodeExited(0, 1, 1), StoreSilent()], BEGIN + 100) == [], "the other node may reach it"
+    assert machine.step([NodeExited(1, 1, 1), StoreSilent()], BEGIN + 101) == [SILENT]
+    together = running_machine(1, 2, knows_end=False)
+    exits: list[Observation] = [NodeExited(0, 1, 1), StoreSilent(), NodeExited(1, 1, 1), StoreSilent()]
+    assert together.step(exits, BEGIN + 100) == [SILENT]
 
 
 # --- any sequence of observations ---------------------------------------------------------------------
@@ -594,6 +636,8 @@ class Watch:
         observations = list(seen)
         for each in observations:
             self.see(each, now)
+        if StoreSilent() in observations and not self.living:
+            self.is_ending = True
         self.check(machine.step(observations, now), now)
 
 
@@ -625,7 +669,7 @@ answers = st.builds(Answer, st.sampled_from(NODES), st.sampled_from([0, 0, 0, -1
 refusals = st.builds(Answer, st.sampled_from(NODES), st.just(0), st.just(refused))
 placements = st.builds(NodePlaced, st.sampled_from(NODES), st.just("m"))
 ends: st.SearchStrategy[Observation] = st.sampled_from([EndAsked(Wish.STOP), RunIsOver("why")])
-wishes = st.one_of(ends, st.just(EndAsked(Wish.DRAIN)))
+wishes = st.one_of(ends, st.just(EndAsked(Wish.DRAIN)), st.just(StoreSilent()))
 pauses = st.sampled_from([0.0, 0.5, 3.0, 70.0])
 scripts: st.SearchStrategy[Script] = st.lists(
     st.tuples(st.lists(st.one_of(placements, placements, answers), max_size=4), pauses), max_size=20

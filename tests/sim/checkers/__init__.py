@@ -32,12 +32,14 @@ from tests.sim.checkers.groups import (
     other_groups_train_on,
     restarts_of_a_group_are_bounded,
 )
+from tests.sim.checkers.hangs import hangs_are_judged_rightly
 from tests.sim.checkers.leases import (
     fenced_nodes_stop,
     no_dead_incarnation_placed,
     no_live_node_is_dropped,
     nobody_trains_after_moving_on,
 )
+from tests.sim.checkers.lifelines import a_hang_up_alone_drops_no_node, the_dead_get_no_rank
 from tests.sim.checkers.placement import (
     blocks_belong_together,
     survivors_keep_their_ranks,
@@ -45,6 +47,7 @@ from tests.sim.checkers.placement import (
     worlds_grow_for_a_reason,
 )
 from tests.sim.checkers.store import keys_are_bounded, nothing_said_is_lost
+from tests.sim.checkers.updates import updates_are_journaled_once
 from tests.sim.checkers.workers import ended_workers_are_seen, workers_keep_to_their_cycle
 
 ALL: tuple[type[Checker], ...] = (
@@ -70,15 +73,19 @@ ALL: tuple[type[Checker], ...] = (
     nodes_are_in_one_group,
     restarts_of_a_group_are_bounded,
     no_live_node_is_dropped,
+    a_hang_up_alone_drops_no_node,
+    the_dead_get_no_rank,
     nobody_waits_for_a_deleted_event,
     nobody_gives_up_on_a_live_store,
     resets_cost_nothing,
     worker_stores_are_new,
     ended_workers_are_seen,
+    hangs_are_judged_rightly,
     workers_keep_to_their_cycle,
     keys_are_bounded,
     one_long_cycle_is_bounded,
     nothing_said_is_lost,
+    updates_are_journaled_once,
     nothing_throws,
     converges,
 )

@@ -62,8 +62,8 @@ class converges(Checker):
         self._ended_in = 0
         """The newest cycle in which workers have ended well, whether or not their agent has seen it."""
         self._could_grow_since: float | None = None
-        # More nodes are noticed at the next look; a checkpoint has to be asked for, and written.
-        self._patience_s = {Grow.NOW: 1.5, Grow.CHECKPOINT: 3.0, Grow.NEXT: float("inf")}[self._settings.grow]
+        # More nodes are noticed at the next look; a checkpoint has to be asked for, and is written every 3 s (6462).
+        self._patience_s = {Grow.NOW: 1.5, Grow.CHECKPOINT: 4.0, Grow.NEXT: float("inf")}[self._settings.grow]
         self._is_elastic = self._settings.policy is Policy.ELASTIC
 
     def record(self, record: AnyRecord, process: Process) -> None:

@@ -16,6 +16,7 @@ from ft_rendezvous.core.model import (
     Failure,
     Goodbye,
     GroupFailsAgain,
+    Late,
     Opened,
     Request,
     RequestKind,
@@ -60,7 +61,7 @@ class groups_restart_for_their_own_sake(Checker):
                         self._causes[group].append("an operator asked")
                 case Request(kind=RequestKind.RESTART) if is_operators:
                     self._causes[int(record.target)].append("an operator asked")
-                case Failure() | Goodbye() | Withdrawal() | Request(kind=RequestKind.RESTART):
+                case Failure() | Late() | Goodbye() | Withdrawal() | Request(kind=RequestKind.RESTART):
                     self._note(record.incarnation, type(record).__name__)
 
     def fenced(self, incarnation: str, reason: str) -> None:

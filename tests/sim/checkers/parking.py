@@ -13,7 +13,8 @@ from tests.sim.naive_capacity import largest_world
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-LOSSES = ("no beat for", "does not act upon events", "is a newer start of")
+DEATHS = ("its lifeline hung up", "has ended without a goodbye")
+LOSSES = ("no beat for", "does not act upon events", "is a newer start of", *DEATHS)
 """What the reasons of those fences say that are losses."""
 
 

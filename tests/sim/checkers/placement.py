@@ -10,6 +10,7 @@ from ft_rendezvous.core.capacity import Policy, Ranks
 from ft_rendezvous.core.model import (
     AnyRecord,
     Checkpoint,
+    GroupForms,
     Opened,
     Sealed,
     Seat,
@@ -171,10 +172,17 @@ class survivors_keep_their_ranks(Checker):
         super().__init__(world)
         settings = self._settings
         self._is_sticky = settings.ranks is Ranks.STICKY and settings.segment == settings.unit_size == 1
+        self._formed: set[int] = set()
+        """Cycles in which a group is new, though an earlier one, which was dissolved, may have had its number."""
+
+    def opened(self, event: Opened) -> None:
+        if isinstance(event.why, GroupForms):
+            self._formed.add(event.cycle_id)
 
     def sealed(self, event: Sealed, seats: dict[str, Seat]) -> None:
         if self._settings.group_size:
-            self._judge_groups(event, seats)
+            if event.cycle_id not in self._formed:
+                self._judge_groups(event, seats)
             return
         for name, rank in self._census.last_world.items() if self._is_sticky else ():
             if rank < event.world_size and name in seats and seats[name].rank != rank:

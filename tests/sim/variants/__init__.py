@@ -6,7 +6,32 @@ few hundred seeds means that a checker is blind or that the simulation never goe
 
 from __future__ import annotations
 
-from tests.sim.variants import blame, events, groups, leases, members, nodes, placement, workers
+from tests.sim.variants import (
+    blame,
+    events,
+    groups,
+    hangs,
+    leases,
+    lifelines,
+    members,
+    nodes,
+    placement,
+    updates,
+    workers,
+)
 from tests.sim.variants.base import VARIANTS
 
-__all__ = ["VARIANTS", "blame", "events", "groups", "leases", "members", "nodes", "placement", "workers"]
+__all__ = [
+    "VARIANTS",
+    "blame",
+    "events",
+    "groups",
+    "hangs",
+    "leases",
+    "lifelines",
+    "members",
+    "nodes",
+    "placement",
+    "updates",
+    "workers",
+]

@@ -164,7 +164,7 @@ class _LateBell(SimHost):
         while True:
             yield Call(self._ear, Get(self.coordinator.keys.bell))
             self.is_due = True
-            self._ring()
+            self.ring()
             yield Sleep(0.01)
 
 

@@ -7,6 +7,7 @@ import { Feed } from "./feed.js";
 import { GroupsView } from "./groups.js";
 import { NodesView } from "./nodes.js";
 import { StatusView } from "./status.js";
+import { UpdatesView } from "./updates.js";
 import { clock, duration, ms } from "./words.js";
 
 const shown = { run: null, cycles: [], nodes: [] };
@@ -17,6 +18,7 @@ const status = new StatusView(feed);
 const cycles = new CyclesView(feed);
 const nodes = new NodesView(feed);
 const groups = new GroupsView((number) => nodes.choose(number));
+const updates = new UpdatesView();
 const events = new EventsView();
 
 // --- which run -----------------------------------------------------------------------------------
@@ -29,6 +31,7 @@ function choose(id) {
   cycles.clear();
   groups.clear();
   nodes.clear();
+  updates.clear();
   events.clear();
   feed.start(id);
 }
@@ -86,6 +89,7 @@ function takeData(found) {
   at("main").dataset.empty = "false";
   if (found.run || found.cycles) status.update(shown.run, shown.cycles);
   if (found.run) groups.update(shown.run.groups ?? []);
+  if (found.run) updates.update(shown.run.updates, shown.run.recent_updates ?? []);
   if (found.cycles) cycles.update(shown.cycles, shown.run.groups?.length ?? 0);
   if (found.nodes || (found.cycles && shown.nodes.length)) nodes.update(shown.nodes, shown.cycles);
   if (found.nodes) events.learnNames(shown.nodes);

@@ -13,7 +13,7 @@ const FIRST_EVENTS = 400; // How many old events are asked for.
 const END_READ_DELAY_MS = 100;
 const IDLE_READ_INTERVAL_MS = 5_000; // For changes without an event.
 
-const NEEDS = { Looked: ["run"], CycleWaits: ["run", "cycles"], CauseCorrected: ["run", "cycles"], CyclePlaced: ["cycles"] };
+const NEEDS = { Looked: ["run"], CycleWaits: ["run", "cycles"], CauseCorrected: ["run", "cycles"], CyclePlaced: ["cycles"], UpdatesReported: ["run"] };
 const ALL = ["run", "cycles", "nodes"];
 
 export class Refused extends Error {

@@ -335,6 +335,7 @@ export class NodesView {
         ["domain", node.domain],
         ["unit", node.unit],
         ["last beat", this.beat],
+        ["progress", node.last_progress_ns == null ? null : `${node.step == null ? "" : `step ${node.step}, `}${time(node.last_progress_ns)}`],
         ["joined", time(node.joined_ns)],
         ["arrived", node.arrived_ns == null ? "in no cycle yet" : `in cycle ${node.arrived_in}, ${time(node.arrived_ns)}`],
         ["ended", time(node.end_time_ns)],

@@ -55,7 +55,7 @@ export const RUN_HINTS = {
 };
 
 export const CAUSES = {
-  first: "first start", workers_failed: "workers failed", nodes_lost: "nodes lost", node_left: "a node left",
+  first: "first start", workers_failed: "workers failed", workers_hang: "workers hung", nodes_lost: "nodes lost", node_left: "a node left",
   restart_requested: "restart asked for", nodes_drain: "nodes drained", world_grows: "world grows",
   no_group_trains: "no group trained", group_fails_again: "a group failed again and again", group_forms: "a new group",
 };
@@ -92,6 +92,7 @@ export function whyText(why) {
   switch (why?.why) {
     case "first": return "the run begins";
     case "workers_failed": return `workers failed on ${why.node} (rank ${why.rank}): ${why.reason}`;
+    case "workers_hang": return `workers hang${why.is_blamed ? ` on ${why.node} (rank ${why.rank})` : ""}: ${why.reason}`;
     case "nodes_lost": {
       const named = why.nodes.map((node, i) => `${node} (rank ${why.ranks[i]})`).join(", ");
       return `lost ${named}${rest(why.count ?? 1, why.nodes.length)}`;
@@ -139,6 +140,20 @@ function failureText(failure) {
   return `${failure.node} (rank ${failure.rank})${after}: ${failure.reason}${words}${path}`;
 }
 
+// An update that was completed at the first attempt.
+export const isPlainUpdate = (update) => update.outcome === "completed" && update.attempts <= 1;
+
+export function failedText(update) {
+  const more = update.failed_count - update.failed.length;
+  return `${update.failed.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
+}
+
+function updateText(update) {
+  const tries = update.attempts > 1 ? ` in ${update.attempts} attempts` : "";
+  const failed = update.failed_count ? `; failed: ${failedText(update)}` : "";
+  return `version ${update.version} ${update.outcome}${tries}, ${update.updated} of ${count(update.parties, "party", "parties")}${failed}${tail(update.reason)}`;
+}
+
 function placementText(e) {
   const parts = [
     [e.kept, "keeps its rank", "keep their ranks"], [e.moved, "has another rank", "have other ranks"],
@@ -161,7 +176,7 @@ const SENTENCES = {
   ],
   HostLeft: () => ["bad", "The store host was ended before the run had a verdict."],
   CycleOpened: (e) => [
-    ["workers_failed", "nodes_lost", "no_group_trains", "group_fails_again"].includes(e.why?.why) || e.why?.outcome === "failed" ? "bad" : "plain",
+    ["workers_failed", "workers_hang", "nodes_lost", "no_group_trains", "group_fails_again"].includes(e.why?.why) || e.why?.outcome === "failed" ? "bad" : "plain",
     `${cycleName(e)} opened: ${whyText(e.why)}.`,
   ],
   CauseCorrected: (e) => ["bad", `The cause of cycle ${e.cycle_id} is corrected: ${whyText(e.why)}.`],
@@ -206,7 +221,16 @@ const SENTENCES = {
     `${e.node} is parked for ${duration(e.for_s)}: it was lost ${count(e.losses, "time")} within ${duration(e.within_s)}.`,
   ],
   NodeUnparked: (e) => ["good", `${e.node} is not parked any more.`],
+  UpdatesReported: (e) => [
+    e.failed ? "bad" : e.retried ? "warn" : "routine",
+    `${count(e.updates, "update")} of cycle ${e.cycle_id} on ${e.node} in ${duration(e.spent_s)}` +
+      `${e.failed || e.retried ? `, ${e.failed} failed, ${e.retried} retried, ${duration(e.lost_s)} lost` : ""}` +
+      `${e.told.length ? `: ${updateText(e.told.find((each) => !isPlainUpdate(each)) ?? e.told[0])}` : ""}.`,
+  ],
   WorkersEnded: (e) => ["bad", `Workers failed on ${failureText(e.failure)}`],
+  RankLate: (e) => ["warn", `Rank ${e.rank} on ${e.node} is late: ${e.text}.`],
+  HangDenied: (e) => ["plain", `Rank ${e.rank} is late, and there is no hang: ${e.reason}.`],
+  HangFound: (e) => ["bad", `Workers hang${e.step == null ? "" : ` at step ${e.step}`}: ${e.reason}. ${e.node ?? "No node"} is blamed.`],
   StateTold: () => ["plain", "Events before this are not kept here any more; the server sent the state as of now."],
 };
 

@@ -1,0 +1,225 @@
+"""The process that holds lifelines, as a real process: what it tells its host, and what it survives."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from ft_rendezvous.core.suspects import LifelineNews, LifelineSign
+from ft_rendezvous.errors import ConfigError, StoreUnavailable
+from ft_rendezvous.host.lifelines import Lifelines
+from ft_rendezvous.node.lifeline import Lifeline, greeting
+from tests.support.waiting import wait_until
+
+EPOCH = "e" * 16
+A, B = "a" * 16, "b" * 16
+MANY = 500
+
+
+class Board:
+    """Lifelines with all news so far."""
+
+    def __init__(self) -> None:
+        self.lifelines = Lifelines(EPOCH)
+        self.news: list[LifelineNews] = []
+
+    def connect(self, incarnation: str = A) -> Lifeline:
+        return Lifeline("127.0.0.1", self.lifelines.port, EPOCH, incarnation)
+
+    def await_signs(self, *signs: tuple[str, LifelineSign]) -> None:
+        wanted = [LifelineNews(name, sign) for name, sign in signs]
+        wait_until(f"the news are {wanted}", lambda: self._look()[-len(wanted) :] == wanted or None, 20.0)
+
+    def _look(self) -> list[LifelineNews]:
+        self.news += self.lifelines.take_news()
+        return self.news
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    board = Board()
+    try:
+        yield board
+    finally:
+        board.lifelines.close()
+
+
+def test_a_lifeline_begins_and_ends(board: Board) -> None:
+    lifeline = board.connect()
+    board.await_signs((A, LifelineSign.CONNECTED))
+    lifeline.close(says_goodbye=False)
+    board.await_signs((A, LifelineSign.CONNECTED), (A, LifelineSign.HUNG_UP))
+
+
+def test_a_goodbye_is_no_hang_up(board: Board) -> None:
+    board.connect().close(says_goodbye=True)
+    board.await_signs((A, LifelineSign.CONNECTED), (A, LifelineSign.GOODBYE))
+
+
+def test_a_reset_is_a_hang_up(board: Board) -> None:
+    lifeline = board.connect()
+    lifeline._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    lifeline.release()
+    board.await_signs((A, LifelineSign.CONNECTED), (A, LifelineSign.HUNG_UP))
+
+
+def test_the_end_of_an_older_lifeline_means_nothing(board: Board) -> None:
+    older, newer = board.connect(), board.connect()
+    older.close(says_goodbye=False)
+    other = board.connect(B)
+    board.await_signs((A, LifelineSign.CONNECTED), (A, LifelineSign.CONNECTED), (B, LifelineSign.CONNECTED))
+    newer.close(says_goodbye=False)
+    board.await_signs((B, LifelineSign.CONNECTED), (A, LifelineSign.HUNG_UP))
+    other.close(says_goodbye=True)
+
+
+def test_the_word_of_a_reaper(board: Board) -> None:
+    lifeline = board.connect()
+    os.write(lifeline.fileno(), b"dead\n")
+    board.await_signs((A, LifelineSign.CONNECTED), (A, LifelineSign.DEAD))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [b"", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096, greeting("f" * 16, A), greeting(EPOCH, "a b"), b"x" * 200],
+    ids=["nothing", "a browser", "zeros", "another run", "a bad name", "a long line"],
+)
+def test_strangers_are_ignored(board: Board, words: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", board.lifelines.port), timeout=20.0) as stranger:
+        stranger.sendall(words)
+        if words:
+            with pytest.raises(ConnectionError) if len(words) > 200 else ExitStack():
+                assert stranger.recv(16) == b"", "the stranger is sent off"
+        lifeline = board.connect()
+    board.await_signs((A, LifelineSign.CONNECTED))
+    assert [each.incarnation for each in board.news] == [A]
+    lifeline.close(says_goodbye=True)
+
+
+def test_a_greeting_may_come_in_pieces(board: Board) -> None:
+    with socket.create_connection(("127.0.0.1", board.lifelines.port), timeout=20.0) as node:
+        for byte in greeting(EPOCH, A):
+            node.sendall(bytes([byte]))
+        assert node.recv(16) == b"ok\n"
+    board.await_signs((A, LifelineSign.CONNECTED), (A, LifelineSign.HUNG_UP))
+
+
+def test_many_that_hang_up_at_once(board: Board) -> None:
+    lifelines = [board.connect(f"{number:016x}") for number in range(MANY)]
+    for lifeline in lifelines:
+        lifeline.close(says_goodbye=False)
+    wait_until("all have hung up", lambda: len(board._look()) == 2 * MANY or None, 30.0)
+    assert {each.sign for each in board.news[-10:]} == {LifelineSign.HUNG_UP}
+
+
+def test_a_process_that_is_killed_is_replaced_and_no_node_is_suspected(board: Board) -> None:
+    lifeline = board.connect()
+    board.await_signs((A, LifelineSign.CONNECTED))
+    pid = board.lifelines.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    lifeline.await_end()
+    again = board.connect()
+    board.await_signs((A, LifelineSign.CONNECTED), (A, LifelineSign.CONNECTED))
+    assert board.lifelines.pid != pid
+    again.close(says_goodbye=True)
+
+
+def test_after_the_close_the_port_refuses_and_the_process_is_gone() -> None:
+    board = Board()
+    lifeline, pid = board.connect(), board.lifelines.pid
+    assert pid is not None
+    board.lifelines.close()
+    board.lifelines.close()
+    lifeline.await_end()
+    with pytest.raises(StoreUnavailable) as refused:
+        board.connect()
+    assert refused.value.is_refused
+    _await_gone(pid)
+
+
+def test_it_ends_with_its_host_and_not_with_signals_for_the_job() -> None:
+    program = (
+        "import time, sys; from ft_rendezvous.host.lifelines import Lifelines\n"
+        "lifelines = Lifelines('e' * 16)\n"
+        "while lifelines.pid is None: time.sleep(0.01)\n"
+        "print(lifelines.pid, lifelines.port, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        pid, port = map(int, host.stdout.readline().split())
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(pid, signum)
+        lifeline = Lifeline("127.0.0.1", port, EPOCH, A)
+        host.kill()
+        lifeline.await_end()
+    _await_gone(pid)
+
+
+def test_a_port_that_is_taken_is_an_error_with_the_next_step() -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"lifeline_port={port} cannot be opened: .*choose another one"):
+            Lifelines(EPOCH, port)
+
+
+@pytest.mark.parametrize(("hard", "is_warned"), [(300, True), (1300, False)])
+def test_a_limit_of_open_files_that_is_too_low_is_warned_of_once(hard: int, is_warned: bool) -> None:
+    """In a process of its own: a hard limit cannot be raised again."""
+    program = (
+        "import resource; from ft_rendezvous.host.lifelines import start_lifelines\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({hard}, {hard}))\n"
+        "start_lifelines('e' * 16, 0, max_nodes=1000).close()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    told = f"the process that holds the lifelines may open {hard} files, 1000 nodes need 1256"
+    assert done.stderr.count(told) == is_warned
+    assert len(done.stderr.splitlines()) == is_warned
+
+
+def test_the_process_raises_its_own_limit(board: Board) -> None:
+    wait_until("the process is there", lambda: board.lifelines.pid, 20.0)
+    board.connect().close(says_goodbye=True)
+    assert board.lifelines.pid is not None
+    soft, hard = resource.prlimit(board.lifelines.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def test_a_fork_does_not_hold_the_lifeline(board: Board) -> None:
+    """A worker that torch forks from the agent must not keep the dead agent's lifeline open."""
+    lifeline = board.connect()
+    board.await_signs((A, LifelineSign.CONNECTED))
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:  # Wait for the end of the test, and do nothing else.
+        os.close(writes)
+        os.read(reads, 1)
+        os._exit(0)
+    try:
+        # The kernel tells the host only when the last holder has closed it: no shutdown here.
+        lifeline.release()
+        board.await_signs((A, LifelineSign.CONNECTED), (A, LifelineSign.HUNG_UP))
+    finally:
+        os.close(writes)
+        os.close(reads)
+        os.waitpid(child, 0)
+
+
+def _await_gone(pid: int) -> None:
+    def is_gone() -> bool | None:
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                return stat.read().rsplit(")", 1)[1].split()[0] == "Z" or None
+        except FileNotFoundError:
+            return True
+
+    wait_until(f"process {pid} is gone", is_gone, 20.0)
