@@ -120,14 +120,18 @@ class RayMachines:
         return raylet.pid
 
     def clear(self) -> None:
-        """Remove all machines but the head."""
-        for address in list(self.machines):
-            node = self.machines.pop(address)
-            self._cluster.remove_node(node, allow_graceful=False)
+        """Remove all machines but the head, and wait until Ray knows: until then it would place actors there."""
+        self._remove_machines()
+        self._cluster.wait_for_nodes(timeout=START_S)
 
     def close(self) -> None:
-        self.clear()
+        """The end, also of a cluster whose head is lost."""
+        self._remove_machines()
         self._cluster.shutdown()
+
+    def _remove_machines(self) -> None:
+        for address in list(self.machines):
+            self._cluster.remove_node(self.machines.pop(address), allow_graceful=False)
 
 
 def raylet_of(node: Any) -> subprocess.Popen[bytes]:
