@@ -1,17 +1,18 @@
 """The council of a run: the host and its successors, and which of their decisions count.
 
-Pure rules, on which a run can outlive its host. Each member holds a *ballot*: the highest term it has promised to, and
-the newest *charter* it has accepted. A charter is the newest decision of a run with all that a later host must know.
+Pure rules by which a run can outlive its host. No host follows them yet: docs/decisions/council.md. Each member holds a
+*ballot*: the highest term it has promised to, and the newest *charter* it has accepted. A charter is the newest
+decision of a run with all that a later host must know.
 
 1. A member changes its ballot in one step (a compare and set), so a ballot never goes back to a lower term.
 2. A charter counts when a majority of its council has accepted it; while the council changes, also a majority of the
    former one. A host publishes a decision only when its charter counts.
-3. A candidate decides only with promises from a majority of the newest council that any promiser has heard of. It goes on
-   from the newest charter among them.
+3. A candidate decides only with promises from a majority of the newest council that any promiser has heard of. It goes
+   on from the newest charter among them.
 
-Two majorities of one council share a member. So of two hosts the one with the lower term finds a member that has promised
-to the other, and its charter does not count. And a candidate finds every charter that counts, at the member that both
-majorities share. No clock and no delay appears in this argument.
+Two majorities of one council share a member. So of two hosts the one with the lower term finds a member that has
+promised to the other, and its charter does not count. And a candidate finds every charter that counts, at the member
+that both majorities share. No clock and no delay appears in this argument.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import msgspec
 from ft_rendezvous.core.model import Verdict
 
 
-class Member(msgspec.Struct, frozen=True):
+class CouncilMember(msgspec.Struct, frozen=True):
     """A process that holds a ballot."""
 
     name: str
@@ -38,7 +39,7 @@ class Member(msgspec.Struct, frozen=True):
 class Council(msgspec.Struct, frozen=True):
     """The members, the host first."""
 
-    members: tuple[Member, ...]
+    members: tuple[CouncilMember, ...]
 
     @property
     def names(self) -> frozenset[str]:
@@ -139,7 +140,7 @@ def _leaves_no_majority(council: Council, promised: Collection[str], dead: Colle
 class Ask:
     """More is needed: these members have not answered."""
 
-    members: tuple[Member, ...]
+    members: tuple[CouncilMember, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +211,16 @@ def decide(charter: Charter, *, newest_cycle: int | None = None, verdict: Verdic
     return msgspec.structs.replace(charter, no=charter.no + 1, former=None, newest_cycle=cycle, verdict=verdict)
 
 
-def change_council(charter: Charter, members: Sequence[Member]) -> Charter:
+def change_council(charter: Charter, members: Sequence[CouncilMember]) -> Charter:
     """The charter that changes the council. The charter before it must count."""
     council = Council(tuple(members))
     assert council.members[:1] == charter.council.members[:1], "the host stays"
     return msgspec.structs.replace(charter, no=charter.no + 1, council=council, former=charter.council)
 
 
-def choose_members(host: Member, candidates: Sequence[Member], successors: int) -> tuple[Member, ...]:
+def choose_members(
+    host: CouncilMember, candidates: Sequence[CouncilMember], successors: int
+) -> tuple[CouncilMember, ...]:
     """The host and its successors, in the order of preference: other machines and other domains first."""
     chosen = [host]
     waiting = list(candidates)
@@ -228,7 +231,7 @@ def choose_members(host: Member, candidates: Sequence[Member], successors: int) 
     return tuple(chosen)
 
 
-def _closeness(member: Member, chosen: Sequence[Member]) -> tuple[int, int]:
+def _closeness(member: CouncilMember, chosen: Sequence[CouncilMember]) -> tuple[int, int]:
     """How much a member shares with those that are chosen. The first of several equal ones is taken."""
     same_machine = sum(member.addr == other.addr for other in chosen)
     same_domain = sum(member.domain_id is not None and member.domain_id == other.domain_id for other in chosen)

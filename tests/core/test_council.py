@@ -16,10 +16,9 @@ from ft_rendezvous.core.council import (
     Charter,
     Council,
     Elected,
-    Member,
+    CouncilMember,
     Sight,
     accept,
-    change_council,
     choose_members,
     decide,
     does_count,
@@ -30,7 +29,7 @@ from ft_rendezvous.core.council import (
 )
 from ft_rendezvous.core.model import Verdict, VerdictKind
 
-A, B, C, D, E = (Member(name, f"10.0.0.{number}", 1) for number, name in enumerate("abcde"))
+A, B, C, D, E = (CouncilMember(name, f"10.0.0.{number}", 1) for number, name in enumerate("abcde"))
 THREE, TWO = Council((A, B, C)), Council((A, B))
 SUCCEEDED = Verdict(VerdictKind.SUCCEEDED)
 
@@ -107,12 +106,12 @@ def test_a_new_host_goes_on_from_what_it_found() -> None:
 
 
 def test_successors_are_on_machines_and_in_domains_of_their_own_where_possible() -> None:
-    host = Member("h", "m0", 1, "rack0")
+    host = CouncilMember("h", "m0", 1, "rack0")
     same, near, far, second = (
-        Member("same", "m0", 2, "rack1"),
-        Member("near", "m1", 1, "rack0"),
-        Member("far", "m2", 1, "rack1"),
-        Member("second", "m3", 1, "rack1"),
+        CouncilMember("same", "m0", 2, "rack1"),
+        CouncilMember("near", "m1", 1, "rack0"),
+        CouncilMember("far", "m2", 1, "rack1"),
+        CouncilMember("second", "m3", 1, "rack1"),
     )
     assert [each.name for each in choose_members(host, [same, near, far, second], 2)] == ["h", "far", "near"]
     assert [each.name for each in choose_members(host, [same], 2)] == ["h", "same"]
@@ -129,7 +128,7 @@ Rule = Callable[..., object]
 class Process:
     """One process that may hold a ballot, host, or be a candidate."""
 
-    member: Member
+    member: CouncilMember
     ballot: Ballot = field(default_factory=Ballot)
     is_alive: bool = True
     acts: Step | None = None
@@ -145,7 +144,7 @@ class Run:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.size = self.random.choice((2, 3, 3, 3))
-        self.processes = {name: Process(Member(name, f"m{name}", 1)) for name in "abcdefg"}
+        self.processes = {name: Process(CouncilMember(name, f"m{name}", 1)) for name in "abcdefg"}
         council = Council(tuple(self.processes[name].member for name in "abcdefg"[: self.size]))
         first = Charter(1, 1, council)
         self.parents: dict[tuple[int, int], Charter | None] = {first.age: None}
@@ -221,7 +220,7 @@ class Run:
         ballots: dict[str, Ballot] = {}
         dead = self.refused(own.council.members)
         term = self.processes[name].ballot.promised + 1
-        asked: Iterable[Member] = own.council.members
+        asked: Iterable[CouncilMember] = own.council.members
         for _ in range(4):
             for member in asked:
                 ballot = self.tell(member.name, lambda found: rules.promise(found, term, name))
@@ -247,7 +246,7 @@ class Run:
             asked = judged.members
             dead |= self.refused(asked)
 
-    def refused(self, members: Iterable[Member]) -> set[str]:
+    def refused(self, members: Iterable[CouncilMember]) -> set[str]:
         """A dead process may be refused. A live one never is."""
         return {each.name for each in members if not self.processes[each.name].is_alive and self.random.random() < 0.7}
 
