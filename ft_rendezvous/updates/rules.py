@@ -144,7 +144,7 @@ class Ending(StrEnum):
     COMPLETED = "completed"
     RETRY = "retry"
     RESTORED = "restored"
-    """It failed, and enough parties are as they were before."""
+    """It failed, and enough parties are as they were before, or are new: the next update can reach them."""
     UNRECOVERABLE = "unrecoverable"
 
 
@@ -159,6 +159,8 @@ class AttemptFacts:
     """The flow itself failed, and no party."""
     clean: int
     """Parties that did not fail, and whose clean-up succeeded. Essential parties are not counted."""
+    updated: int
+    """Of those, the parties that have the version now: no other party took their names meanwhile."""
     lacks_essential: bool
     """An essential party is not among those."""
 
@@ -167,5 +169,5 @@ def decide_ending(facts: AttemptFacts, min_parties: int) -> Ending:
     if facts.clean < min_parties or facts.lacks_essential:
         return Ending.UNRECOVERABLE
     if facts.has_completed:
-        return Ending.COMPLETED
+        return Ending.COMPLETED if facts.updated >= min_parties else Ending.RESTORED
     return Ending.RESTORED if facts.is_flow_error or facts.attempt >= MAX_ATTEMPTS else Ending.RETRY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from ft_rendezvous.errors import CleanupError, UpdateError
 from ft_rendezvous.text import count, listing, one_line
@@ -113,9 +113,12 @@ class UpdateRun:
             has_completed=not has_failed,
             is_flow_error=trial.failure is not None and trial.failure.step is None,
             clean=len(clean) - len(_essential(clean)),
+            updated=sum(record.name in self._updated and not record.party.essential for record in clean),
             lacks_essential=len(_essential(clean)) < len(_essential(self._records)),
         )
         self.ending = decide_ending(facts, self._rules.min_parties)
+        if not has_failed and self.ending is Ending.RESTORED:
+            trial.failure = UpdateError(self._version, f"{_replaced(clean, self._updated)} replaced: update again")
         self._note_failure(trial)
         self._records = tuple(clean)
 
@@ -152,6 +155,8 @@ class UpdateRun:
         if self.ending is Ending.COMPLETED and self.error is not None:
             log.info("the second try of the update to version %d completed", self._version)
             self.error = None
+            for error in cleanup_errors:
+                log.warning("in the first try of the update to version %d, %s", self._version, one_line(str(error)))
         if self.error is None and self._trials:
             self.error = self._cleanup_failure(self._trials[-1].cleanup_errors)
         if self.error is not None:
@@ -194,6 +199,11 @@ class UpdateRun:
             lost_s=duration_s if self._has_failed else self._lost_s,
             reason=one_line(reason),
         )
+
+
+def _replaced(records: Iterable[PartyRecord], updated: Collection[str]) -> str:
+    names = [record.name for record in records if record.name not in updated]
+    return f"{listing(names)} {'was' if len(names) == 1 else 'were'}"
 
 
 def _essential(records: Iterable[PartyRecord]) -> list[PartyRecord]:

@@ -179,6 +179,29 @@ def test_a_party_that_comes_back_during_an_update_is_stale_after_it() -> None:
     assert states(fleet) == [(PartyState.HEALTHY, 1), (PartyState.STALE, None)]
 
 
+def test_an_update_that_reaches_too_few_because_parties_were_replaced_has_failed() -> None:
+    fleet = fleet_of(Engine())
+    engine = Engine()
+
+    async def replaced(update: Update) -> None:
+        await flow(update)
+        fleet.put(Party("gen-0", engine))
+
+    with pytest.raises(UpdateError, match="to version 1 failed: gen-0 was replaced: update again") as caught:
+        simulate(fleet.update(replaced, version=1))
+    assert caught.value.is_recoverable
+    assert engine.calls == [], "the new party was not called"
+    assert simulate(fleet.update(flow, version=2)).updated == 1
+
+
+def test_a_clean_up_that_failed_in_the_first_try_is_told_though_the_second_completes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = fleet_of(Engine(), Engine(load=ValueError("no room"), undo=ValueError("still half loaded")))
+    assert simulate(fleet.update(flow, version=1)).outcome == "completed"
+    assert "in the first try of the update to version 1, undo of step 'load' failed on party 'gen-1'" in caplog.text
+
+
 def test_a_party_found_dead_in_its_clean_up_is_dead() -> None:
     fleet = fleet_of(Engine(), Engine(load=ValueError(), undo=PartyDead()))
     simulate(fleet.update(flow, version=1))

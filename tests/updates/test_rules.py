@@ -91,10 +91,21 @@ def test_clean_up_goes_back_through_the_steps_and_undoes_before_it_finishes() ->
 
 
 def ending(
-    attempt: int = 1, completed: bool = False, flow: bool = False, clean: int = 2, lacks: bool = False
+    *,
+    attempt: int = 1,
+    completed: bool = False,
+    flow: bool = False,
+    clean: int = 2,
+    updated: int = 2,
+    lacks: bool = False,
 ) -> Ending:
     facts = AttemptFacts(
-        attempt=attempt, has_completed=completed, is_flow_error=flow, clean=clean, lacks_essential=lacks
+        attempt=attempt,
+        has_completed=completed,
+        is_flow_error=flow,
+        clean=clean,
+        updated=updated,
+        lacks_essential=lacks,
     )
     return decide_ending(facts, min_parties=2)
 
@@ -107,3 +118,4 @@ def test_what_follows_from_an_attempt() -> None:
     assert ending(clean=1) is Ending.UNRECOVERABLE
     assert ending(lacks=True) is Ending.UNRECOVERABLE
     assert ending(completed=True, clean=1) is Ending.UNRECOVERABLE
+    assert ending(completed=True, updated=1) is Ending.RESTORED
