@@ -77,9 +77,10 @@ def with_shown_names(run: Run) -> Run:
 
 
 def find_shown(directory: Path = DIRECTORY) -> list[Run]:
-    """The newest whole run, and newer runs of benchmarks that it does not have. No smoke runs.
+    """The newest whole run, and newer runs of benchmarks that it does not have, or of newer code. No smoke runs.
 
-    A part that repeats a benchmark of the whole run is left out: a result is not replaced by a luckier one.
+    A part that repeats a benchmark of the whole run on the same code is left out: a result is not replaced by a luckier
+    one.
     """
     parts: list[Run] = []
     for path in sorted(directory.glob("*.json"), reverse=True):
@@ -87,11 +88,16 @@ def find_shown(directory: Path = DIRECTORY) -> list[Run]:
         if run is None or run.is_quick:
             continue
         if not run.is_part:
-            added = [part for part in reversed(parts) if not set(part.benchmarks) & set(run.benchmarks)]
+            added = [part for part in reversed(parts) if _adds_to(run, part)]
             used = {used.name for used in latest_of(added).values()}
             return [run, *(part for part in added if part.name in used)]
         parts.append(run)
     raise FileNotFoundError(f"no whole run in {directory}: run `python -m benchmarks`")
+
+
+def _adds_to(whole: Run, part: Run) -> bool:
+    is_newer_code = part.machine.get("commit") != whole.machine.get("commit")
+    return is_newer_code or not set(part.benchmarks) & set(whole.benchmarks)
 
 
 def latest_of(runs: Sequence[Run]) -> dict[str, Run]:

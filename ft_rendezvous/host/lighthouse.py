@@ -16,10 +16,10 @@ import os
 import socket
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 from ft_rendezvous.errors import ConfigError
+from ft_rendezvous.host.kept_process import KeptProcess
 from ft_rendezvous.host.lighthouse_rules import LighthouseRules
 from ft_rendezvous.host.side_process import start_beside
 
@@ -27,11 +27,6 @@ log = logging.getLogger("ft_rendezvous")
 
 QUORUM_ID_MARGIN = 200
 """More than the quorums that can form between two looks at the id: no id of a former lighthouse is used again."""
-HEALTHY_AFTER_S = 10.0
-"""A lighthouse that ran for this long is replaced at once."""
-MAX_RESTART_DELAY_S = 10.0
-END_TIMEOUT_S = 5.0
-
 _PROGRAM = Path(__file__).with_name("lighthouse_main.py")
 
 
@@ -44,14 +39,11 @@ class Lighthouse:
         host = f"[{advertised_addr}]" if ":" in advertised_addr else advertised_addr
         self.address = f"http://{host}:{listener.getsockname()[1]}"
         """What workers need as TORCHFT_LIGHTHOUSE. It does not change."""
-        self._lock = threading.Lock()
-        """Guards the process and the closing, so that no process starts after the close."""
-        self._process: subprocess.Popen[str] | None = None
-        self._is_closing = threading.Event()
         self._is_ready = threading.Event()
         self._known_quorum_id = 0
-        self._thread = threading.Thread(target=self._run, name="ft-lighthouse", daemon=True)
-        self._thread.start()
+        self._failure = ""
+        """What the process has said of its failure."""
+        self._kept = KeptProcess("the lighthouse", self._start_process, self._take_line, self._describe_end)
 
     @classmethod
     def start(cls, rules: LighthouseRules, advertised_addr: str, port: int = 0) -> Lighthouse:
@@ -69,8 +61,7 @@ class Lighthouse:
     @property
     def pid(self) -> int | None:
         """The process that serves now; None while there is none."""
-        with self._lock:
-            return self._process.pid if self._process is not None else None
+        return self._kept.pid
 
     def wait_until_ready(self, timeout_s: float) -> bool:
         """Whether the lighthouse serves within this time."""
@@ -78,58 +69,27 @@ class Lighthouse:
 
     def close(self) -> None:
         """End the lighthouse and close its port. Any thread may call it; a second call does nothing."""
-        with self._lock:
-            self._is_closing.set()
-            if self._process is not None:
-                self._process.kill()
-        self._thread.join(END_TIMEOUT_S)
+        self._kept.close()
         self._listener.close()
 
-    def _run(self) -> None:
-        quick_ends = 0
-        while not self._is_closing.is_set():
-            began_at, first_quorum_id = time.monotonic(), self._first_quorum_id()
-            try:
-                reason = self._serve_once(first_quorum_id)
-            except OSError as error:
-                reason = f"it cannot be started: {error}"
-            self._is_ready.clear()
-            if self._is_closing.is_set():
-                return
-            is_healthy = time.monotonic() - began_at > HEALTHY_AFTER_S
-            quick_ends = 0 if is_healthy else quick_ends + 1
-            delay_s = min(MAX_RESTART_DELAY_S, float(max(0, quick_ends - 1)))
-            log.warning("the lighthouse ended: %s; another one starts in %g s on the same port", reason, delay_s)
-            self._is_closing.wait(delay_s)
+    def _take_line(self, line: str) -> None:
+        word, _, rest = line.strip().partition(" ")
+        if word == "ready":
+            self._is_ready.set()
+        elif word == "quorum" and rest.isdecimal():
+            self._known_quorum_id = max(self._known_quorum_id, int(rest))
+        elif word == "failed":
+            self._failure = rest
 
-    def _first_quorum_id(self) -> int:
-        return self._known_quorum_id + QUORUM_ID_MARGIN if self._known_quorum_id else 1
-
-    def _serve_once(self, first_quorum_id: int) -> str:
-        """Start a lighthouse and wait for its end. Returns why it ended."""
-        with self._lock:
-            if self._is_closing.is_set():
-                return ""
-            self._process = process = self._start_process(first_quorum_id)
-        # It may die before it reports an id, and has used up to this one.
-        self._known_quorum_id = max(self._known_quorum_id, first_quorum_id)
-        failure = ""
-        with process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                word, _, rest = line.strip().partition(" ")
-                if word == "ready":
-                    self._is_ready.set()
-                elif word == "quorum" and rest.isdecimal():
-                    self._known_quorum_id = max(self._known_quorum_id, int(rest))
-                elif word == "failed":
-                    failure = rest
-            code = process.wait()
-        with self._lock:
-            self._process = None
+    def _describe_end(self, code: int) -> str:
+        self._is_ready.clear()
+        failure, self._failure = self._failure, ""
         return failure or f"exit code {code}"
 
-    def _start_process(self, first_quorum_id: int) -> subprocess.Popen[str]:
+    def _start_process(self) -> subprocess.Popen[str]:
+        first_quorum_id = self._known_quorum_id + QUORUM_ID_MARGIN if self._known_quorum_id else 1
+        # It may die before it reports an id, and has used up to this one.
+        self._known_quorum_id = first_quorum_id
         rules = self._rules
         config = {
             "extension": self._extension,

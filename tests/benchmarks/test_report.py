@@ -48,8 +48,9 @@ def test_the_newest_whole_run_is_shown_with_what_it_lacks(shown: list[Run]) -> N
     assert shown == runs.find_shown(), "run `python -m benchmarks report`"
     whole, *parts = shown
     assert not whole.is_part
-    assert not any(run.is_quick or set(run.benchmarks) & set(whole.benchmarks) for run in shown[1:])
-    assert all(part.is_part for part in parts)
+    assert all(part.is_part and not part.is_quick for part in parts)
+    repeated = [part for part in parts if set(part.benchmarks) & set(whole.benchmarks)]
+    assert all(part.machine["commit"] != whole.machine["commit"] for part in repeated)
 
 
 # --- a made-up run ----------------------------------------------------------------------------------
@@ -289,9 +290,13 @@ def test_the_newest_whole_run_is_found_and_newer_runs_of_what_it_lacks(tmp_path:
     write(tmp_path / "20260107T000000Z.json", only=["groups"], rows=of("groups"), findings=[])
     write(tmp_path / "20260108T000000Z.json", only=["ray"], rows=of("ray"), findings=[])
     write(tmp_path / "20260109T000000Z.json", only=["ray", "codec"], rows=of("ray", "codec"), findings=[])
+    newer = {**MACHINE, "commit": "2" * 40}
+    write(tmp_path / "20260110T000000Z.json", only=["codec"], rows=of("codec"), findings=[], machine=newer)
     write(tmp_path / "scenarios.json")
     found = [Path(run.name).name for run in runs.find_shown(tmp_path)]
-    assert found == ["20260103T000000Z.json", "20260107T000000Z.json", "20260108T000000Z.json"]
+    whole, *parts = found
+    assert whole == "20260103T000000Z.json"
+    assert parts == ["20260107T000000Z.json", "20260108T000000Z.json", "20260110T000000Z.json"]
 
 
 def test_without_a_whole_run_there_is_nothing_to_show(tmp_path: Path) -> None:
