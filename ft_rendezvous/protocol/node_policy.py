@@ -14,7 +14,7 @@ from ft_rendezvous.core.node_step import Progress
 FIRST_RETRY_DELAY_S = 0.02
 """The pause after the first failed attempt to connect; it doubles up to a beat."""
 
-GONE_AFTER_S = 0.5
+GONE_AFTER_S = 0.1
 """How long both ports of a host must refuse until its process is taken for gone."""
 
 HURRY_S = 1.0
