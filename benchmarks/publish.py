@@ -35,7 +35,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         nargs="*",
         type=Path,
         metavar="FILE",
-        help="results; of two files the later one wins. Default: the newest whole run, and newer ones of what it lacks or of newer code",
+        help="results; of two files the later one wins. "
+        "Default: the newest whole run, and newer ones of what it lacks or of newer code",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write the page and its images. Default: docs/"
