@@ -29,7 +29,7 @@ QUICK = {"lease_timeout": 4, "beat_interval": 0.5}
 START_S = 120.0
 """Until a job's workers train: a dozen processes import torch, and other tests use the machine."""
 
-GOING = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED"})
+GOING = frozenset({"PENDING", "CONFIGURING", "RUNNING", "SIGNALING", "COMPLETING", "REQUEUED", "SUSPENDED"})
 
 
 @dataclass

@@ -115,7 +115,7 @@ def test_the_time_limit_ends_a_job_that_was_told_before(submitter: Submitter, cl
     # launcher.sh itself asks to be warned two minutes before the end.
     end_in(run, 115)
     run.wait_reports("usr1", 2, cycle=1)
-    assert run.job.state == "RUNNING"
+    run.job.wait_state("RUNNING")  # It is SIGNALING for a moment.
     end_in(run, 1)
     assert run.job.wait_end(3 * TIME_LOOK_S) == "TIMEOUT", run.explain()
     verdict = run.verdict
