@@ -148,6 +148,8 @@ class Elected:
     """The candidate is the host of its term, and goes on from this charter."""
 
     newest: Charter
+    dead: frozenset[str] = frozenset()
+    """Members that were counted as dead for that: the next council must not have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def judge_promises(
     promised = [name for name, ballot in ballots.items() if ballot.promised == term]
     councils = [council for council in (newest.council, newest.former) if council is not None]
     if all(_leaves_no_majority(council, promised, dead) for council in councils):
-        return Elected(newest)
+        return Elected(newest, frozenset(dead))
     members = {member.name: member for council in councils for member in council.members}
     return Ask(tuple(member for name, member in members.items() if name not in promised and name not in dead))
 
