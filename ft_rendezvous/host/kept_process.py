@@ -67,7 +67,7 @@ class KeptProcess:
                 return
             quick_ends = 0 if time.monotonic() - began_at > HEALTHY_AFTER_S else quick_ends + 1
             delay_s = min(LONGEST_RESTART_DELAY_S, float(max(0, quick_ends - 1)))
-            log.warning("%s ended: %s; another one starts in %g s", self._what, reason, delay_s)
+            log.warning("%s ended: %s; another one starts in %g s on the same port", self._what, reason, delay_s)
             self._is_closing.wait(delay_s)
 
     def _run_once(self) -> str:
