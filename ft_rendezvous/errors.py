@@ -70,10 +70,14 @@ class Unhealthy(FtError):
 
 
 class AgentWedged(FtError):
-    """The agent did not come back for so long after its cycle was over that its node has said goodbye."""
+    """The agent did not call for so long that its node has said goodbye: it should have come back after its cycle was
+    over, or looked after its workers while they train."""
 
-    def __init__(self, cycle_id: int, away_s: float) -> None:
-        super().__init__(f"the agent did not stop its workers of cycle {cycle_id} for {away_s:.0f} s: this node leaves")
+    def __init__(self, cycle_id: int, away_s: float, is_over: bool = True) -> None:
+        what = "stop" if is_over else "look after"
+        super().__init__(
+            f"the agent did not {what} its workers of cycle {cycle_id} for {away_s:.0f} s: this node leaves"
+        )
         self.cycle_id = cycle_id
         self.away_s = away_s
 

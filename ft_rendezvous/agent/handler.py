@@ -198,7 +198,10 @@ class FtRendezvousHandler(RendezvousHandler):
         session, place = self._session, self._place
         if self.workers is not None:
             self.agent_calls.expect("_start_workers", "_monitor_workers")
-        if session is None or place is None or not session.link.must_stop(place.cycle_id):
+        if session is None or place is None:
+            return 0
+        session.link.tick(place.cycle_id)
+        if not session.link.must_stop(place.cycle_id):
             return 0
         if self._last_cycle_logged_over != place.cycle_id:
             self._last_cycle_logged_over = place.cycle_id

@@ -164,6 +164,11 @@ class Link:
         with self._lock:
             return self._participant.worker_exit is not None
 
+    def tick(self, cycle_id: int) -> None:
+        """The agent's own thread looks after its workers of this cycle: it does not hang."""
+        with self._lock:
+            self._loop.tick(cycle_id)
+
     def must_stop(self, cycle_id: int) -> bool:
         """Whether workers of this cycle must stop. No store call, no waiting."""
         with self._lock:

@@ -21,6 +21,7 @@ from ft_rendezvous.errors import AgentWedged, FtError, StoreUnavailable
 from ft_rendezvous.protocol.node_policy import (
     FIRST_RETRY_DELAY_S,
     HURRY_S,
+    AgentTicks,
     Outage,
     decide_outcome,
     decide_retry,
@@ -102,6 +103,7 @@ class NodeLoop:
         self._had_lifeline = False
         self._away_s = 0.0
         """For how long the agent has not called although an event has ended the cycle of its workers."""
+        self._ticks = AgentTicks()
         self._health_check_s, self._describe_agent = health_check_s, describe_agent
         self._clock = participant.clock
         self._beat_s, self._join_s, self._endpoint = beat_s, join_s, endpoint
@@ -114,6 +116,10 @@ class NodeLoop:
     @property
     def verdict(self) -> Verdict | None:
         return self.participant.verdict
+
+    def tick(self, cycle_id: int) -> None:
+        """The agent looks after its workers of this cycle."""
+        self._ticks.note(cycle_id)
 
     def must_stop(self, cycle_id: int) -> bool:
         """Whether workers of this cycle must stop."""
@@ -313,16 +319,21 @@ class NodeLoop:
             yield from self._call(op)
 
     def _judge_agent(self, gap_s: float) -> WriterRoutine[None]:
-        """Leave if the agent was asked to stop its workers and does not come back.
+        """Leave if the agent was asked to stop its workers and does not come back, or does not look after them.
 
         Beats are counted, each with the time until the next, not seconds: if this process stood still, so did the
         agent.
         """
         is_away = self._job is None and self.participant.has_outdated_workers
         self._away_s = self._away_s + gap_s if is_away else 0.0
-        if not is_wedged(self._away_s, self.participant.lease_s, self._health_check_s):
+        self._ticks.pass_time(0 if self._job is not None else self.participant.training_in, gap_s)
+        lease_s, trained_in = self.participant.lease_s, self.participant.progress.trained_in
+        if is_wedged(self._away_s, lease_s, self._health_check_s):
+            error = AgentWedged(trained_in, self._away_s)
+        elif self._ticks.are_over(lease_s):
+            error = AgentWedged(trained_in, self._ticks.silent_s, is_over=False)
+        else:
             return
-        error = AgentWedged(self.participant.progress.trained_in, self._away_s)
         log.error("%s; its thread is here:\n%s", error, self._describe_agent())
         yield from self._carry(_Job(self.participant.goodbye(Outcome.LEFT, str(error))))
         self.break_off(error)

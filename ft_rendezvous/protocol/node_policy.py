@@ -23,6 +23,9 @@ HURRY_S = 1.0
 WEDGED_TIMEOUT_S = 120.0
 WEDGED_LEASES = 10
 """An agent is wedged if it is away for the longer of both. To stop workers that ignore SIGTERM takes torch 30 s."""
+WEDGED_TICKS = 10
+"""While workers train: and not before so many times its usual interval."""
+KNOWN_TICKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,38 @@ def decide_retry(outage: Outage, now: float, lease_s: float, join_s: float, *, i
     if now - outage.since >= join_s:
         return Retry(False, f"for {now - outage.since:.1f} s")
     return Retry(True, f"this node tries again for {refused_s if outage.refused_since is not None else join_s:g} s")
+
+
+@dataclass(slots=True)
+class AgentTicks:
+    """How often an agent looks after its workers while they train. Torch's agent does so every `--monitor-interval`.
+
+    Seconds are those of beats: time in which the node itself stood still does not count.
+    """
+
+    cycle_id: int = 0
+    count: int = 0
+    silent_s: float = 0.0
+    """Since the last tick."""
+    longest_s: float = 0.0
+    """The longest time between two ticks in this cycle."""
+
+    def note(self, cycle_id: int) -> None:
+        """The agent looks after its workers."""
+        if cycle_id != self.cycle_id:
+            self.cycle_id, self.count, self.longest_s = cycle_id, 0, 0.0
+        elif self.count > 0:
+            self.longest_s = max(self.longest_s, self.silent_s)
+        self.count, self.silent_s = self.count + 1, 0.0
+
+    def pass_time(self, training_in: int, gap_s: float) -> None:
+        """A beat was sent. `training_in` is the cycle in which workers train; 0: no tick is to be expected."""
+        self.silent_s = self.silent_s + gap_s if training_in and training_in == self.cycle_id else 0.0
+
+    def are_over(self, lease_s: float) -> bool:
+        """Whether the agent hangs. It must have ticked a few times, so that its usual interval is known."""
+        limit_s = max(WEDGED_TIMEOUT_S, WEDGED_LEASES * lease_s, WEDGED_TICKS * self.longest_s)
+        return self.count >= KNOWN_TICKS and self.silent_s >= limit_s
 
 
 def is_wedged(away_s: float, lease_s: float, health_check_s: float) -> bool:

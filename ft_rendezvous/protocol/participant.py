@@ -166,6 +166,14 @@ class Participant:
         view, trained_in = self.view, self.progress.trained_in
         return view is not None and view.closed is None and 0 < trained_in < view.cycle_id
 
+    @property
+    def training_in(self) -> int:
+        """The cycle in which workers of this node train, as far as it knows; 0 if none do."""
+        mine, view = self.progress, self.view
+        is_over = view is None or view.closed is not None or self.has_left or self.worker_exit is not None
+        has_said = max(mine.reported_in, mine.finished_in) >= mine.trained_in
+        return 0 if is_over or has_said or self.has_ended(mine.trained_in) else mine.trained_in
+
     def is_trusted(self) -> bool:
         """Whether this incarnation may assume that its place still counts."""
         return not self.has_lapsed and self.pulse.is_trusted(self.clock())

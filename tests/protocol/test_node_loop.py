@@ -703,3 +703,40 @@ def test_time_in_which_the_node_stood_still_is_not_counted(outdated: Driver) -> 
     outdated.now += 10 * WEDGED_TIMEOUT_S
     beat_on(outdated, 2)
     assert outdated.loop.broken is None
+
+
+@pytest.fixture
+def training(node: Driver) -> Driver:
+    """A node whose workers train in cycle 1, and whose agent looks after them."""
+    node.join()
+    node.participant.progress.trained_in = 1
+    for _ in range(3):
+        node.loop.tick(1)
+        beat_on(node, 1)
+    return node
+
+
+def test_a_node_whose_agent_does_not_look_after_its_workers_says_goodbye(
+    training: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    training.loop.tick(1)
+    assert beat_on(training, WEDGED_BEATS - 1) == []
+    _, goodbye, _ = wedge(training)
+    assert isinstance(goodbye, Append)
+    assert b'"left"' in goodbye.value
+    assert isinstance(training.loop.broken, AgentWedged)
+    assert "did not look after its workers of cycle 1 for 120 s" in caplog.text
+
+
+def test_an_agent_that_looks_after_its_workers_is_not_wedged(training: Driver) -> None:
+    for _ in range(3):
+        training.loop.tick(1)
+        beat_on(training, WEDGED_BEATS - 1)
+    assert training.loop.broken is None
+
+
+@pytest.mark.parametrize("what", ["finished_in", "reported_in"])
+def test_an_agent_whose_workers_have_ended_need_not_look_after_them(training: Driver, what: str) -> None:
+    setattr(training.participant.progress, what, 1)
+    beat_on(training, 2 * WEDGED_BEATS)
+    assert training.loop.broken is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ft_rendezvous.core.model import Outcome, Verdict, VerdictKind
 from ft_rendezvous.core.node_step import Progress
-from ft_rendezvous.protocol.node_policy import Outage, decide_outcome, decide_retry, ends_well, is_wedged
+from ft_rendezvous.protocol.node_policy import AgentTicks, Outage, decide_outcome, decide_retry, ends_well, is_wedged
 
 LEASE_S, JOIN_S = 10.0, 60.0
 
@@ -166,3 +166,45 @@ def test_an_agent_is_wedged_after_two_minutes_and_ten_leases(away_s: float, leas
 def test_an_agent_that_checks_its_health_is_not_wedged() -> None:
     assert not is_wedged(719.0, 10.0, 600.0)
     assert is_wedged(720.0, 10.0, 600.0)
+
+
+def ticks_of(interval_s: float, count: int = 5) -> AgentTicks:
+    ticks = AgentTicks()
+    for _ in range(count):
+        ticks.note(1)
+        ticks.pass_time(1, interval_s)
+    return ticks
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "silent_s", "expected"),
+    [(1.0, 118.0, False), (1.0, 119.0, True), (60.0, 539.0, False), (60.0, 540.0, True)],
+)
+def test_an_agent_that_ticks_no_more_is_wedged(interval_s: float, silent_s: float, expected: bool) -> None:
+    """After two minutes, and ten of its usual intervals. The last of these has passed already."""
+    ticks = ticks_of(interval_s)
+    ticks.pass_time(1, silent_s)
+    assert ticks.are_over(lease_s=5.0) is expected
+
+
+def test_the_lease_of_a_run_prolongs_how_long_an_agent_may_be_silent() -> None:
+    ticks = ticks_of(1.0)
+    ticks.pass_time(1, 198.0)
+    assert not ticks.are_over(lease_s=20.0)
+    ticks.pass_time(1, 1.0)
+    assert ticks.are_over(lease_s=20.0)
+
+
+def test_no_tick_is_expected_of_an_agent_that_has_hardly_ticked_or_whose_workers_do_not_train() -> None:
+    few = ticks_of(1.0, count=2)
+    few.pass_time(1, 1e6)
+    assert not few.are_over(lease_s=5.0)
+    idle = ticks_of(1.0)
+    idle.pass_time(0, 1e6)
+    assert not idle.are_over(lease_s=5.0)
+    elsewhere = ticks_of(1.0)
+    elsewhere.pass_time(2, 1e6)
+    assert not elsewhere.are_over(lease_s=5.0), "in a new place it has not ticked yet"
+    elsewhere.note(2)
+    elsewhere.pass_time(2, 1e6)
+    assert not elsewhere.are_over(lease_s=5.0)

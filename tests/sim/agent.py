@@ -221,6 +221,7 @@ class SimNode(Process):
 
     def _num_nodes_waiting(self) -> int:
         place = self._group.place
+        self._link.tick(place.cycle_id)
         must_stop = self._link.must_stop(place.cycle_id)
         self.world.eyes.asks_whether_to_stop(self, place, must_stop)
         return int(must_stop)

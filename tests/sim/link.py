@@ -88,6 +88,9 @@ class SimLink:
     def is_broken(self) -> bool:
         return self.loop.broken is not None
 
+    def tick(self, cycle_id: int) -> None:
+        self.loop.tick(cycle_id)
+
     def must_stop(self, cycle_id: int) -> bool:
         return self.loop.must_stop(cycle_id)
 
