@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
+import time
 from collections.abc import Callable
 
 import pytest
 
-from tests.support.torchrun_cluster import HERE, QUICK, TORCHRUN, Cluster, Job, Node
+from tests.support.torchrun_cluster import HERE, QUICK, TORCHRUN, Cluster, Job, Node, find_processes, send
 
 HANG = HERE / "workers" / "hang.py"
 HANG_TIMEOUT_S = 6
@@ -88,6 +90,23 @@ def test_a_long_checkpoint_within_a_pause_is_no_hang(cluster: Cluster) -> None:
     job.assert_succeeds()
     assert nodes[0].lines("opened cycle=2") == []
     assert {report["cycle"] for node in nodes for report in node.reports("end")} == {"1"}
+
+
+def test_machines_that_stand_still_do_not_hang(cluster: Cluster) -> None:
+    """All processes of two nodes stop for longer than `hang_timeout`. At most their leases are lost by that."""
+    job = hanging_job(cluster, "--mode=checkpoint", "--tells", "--rank=-1", "--steps=100", nnodes="2", hang_timeout=4)
+    nodes = job.start_all(2)
+    for node in nodes:
+        node.wait_report("step", step=3)
+    processes = [process.pid for node in nodes for process in find_processes(node.marker)]
+    for pid in processes:
+        send(pid, signal.SIGSTOP)
+    time.sleep(3 * 4)
+    for pid in processes:
+        send(pid, signal.SIGCONT)
+    job.assert_succeeds()
+    for node in nodes:
+        assert node.lines(r"hang cycle=| late cycle=|is late") == []
 
 
 def test_output_is_progress_where_that_is_asked_for(cluster: Cluster) -> None:
