@@ -98,7 +98,7 @@ class HangWatch:
         cells = self._read_cells()
         readings = self._read(cells)
         late = self._table.look(readings, elapsed_s)
-        self.progress = _sum_up(readings, self._table.age_s)
+        self.progress = self._table.find_slowest(readings)
         self._tell_timeout()
         if late:
             # The stacks first: they tell more now than after the coordinator has asked.
@@ -169,12 +169,6 @@ class HangWatch:
         time.sleep(KILL_AFTER_S)
         for pidfd in self._pidfds.values():
             stack_dump.kill(pidfd)
-
-
-def _sum_up(readings: Mapping[int, WorkerReading], age_s: float) -> WorkersProgress | None:
-    live = [reading for reading in readings.values() if not reading.has_ended and reading.token is not None]
-    steps = [reading.step for reading in live if reading.step is not None]
-    return WorkersProgress(min(steps, default=None), int(age_s)) if live else None
 
 
 def _size(path: str) -> int:

@@ -21,6 +21,7 @@ from ft_rendezvous.state.model.records import (
     NodeStatus,
     RecentUpdate,
     Run,
+    SlowRank,
 )
 from ft_rendezvous.state.model.run_state import NS
 from ft_rendezvous.state.model.wording import cause_in_words, list_steps, local_time, name_group, sum_up_updates
@@ -101,6 +102,7 @@ def blocks_of(picture: Picture, now_ns: int, is_every_node: bool = False) -> Ite
     yield from _arriving(picture)
     yield from _groups(run)
     yield from _nodes(picture, now_ns, is_every_node)
+    yield from _slowest(run, now_ns)
     yield from _cycles(picture, now_ns)
     yield from _lost(run)
     yield from _updates(run)
@@ -239,11 +241,40 @@ def _each(title: str, nodes: Sequence[Node], now_ns: int, tail: str = "", *, has
 
 
 def _progress(node: Node, now_ns: int) -> str:
-    """The last step of a node's slowest worker, and how long ago it was."""
+    """The last step of a node's slowest worker, how long ago it was, and which worker that is."""
     if node.last_progress_ns is None or node.role is not NodeRole.ACTIVE or node.is_terminal():
         return ""
     step = "" if node.step is None else f"step {node.step:,}, "
-    return f"{step}{duration(max(0, now_ns - node.last_progress_ns) / NS)} ago"
+    rank = "" if node.slowest_rank is None else f", rank {node.slowest_rank}"
+    return f"{step}{_ago(node.last_progress_ns, now_ns)}{rank}"
+
+
+def _ago(time_ns: int, now_ns: int) -> str:
+    seconds = max(0, now_ns - time_ns) // NS
+    return f"{_whole(seconds)} ago" if seconds else "just now"
+
+
+def _whole(seconds: int) -> str:
+    """Ages of progress are known to the second."""
+    return f"{seconds} s" if seconds < 60 else duration(seconds)
+
+
+def _slowest(run: Run, now_ns: int) -> Iterator[Block]:
+    """If hangs are looked for: the ranks that wait for longest, at most one of each node."""
+    if not run.slowest or run.is_terminal():
+        return
+    late = "" if run.late_after_s is None else f"; a rank is late after {_whole(run.late_after_s)}"
+    headings: tuple[str, ...] = (">rank", "node", ">step", "last progress")
+    rows = [_slow_cells(each, now_ns) for each in run.slowest]
+    if run.groups:
+        headings = (">group", *headings)
+        rows = [(str(each.group or 0), *row) for each, row in zip(run.slowest, rows, strict=True)]
+    yield Grid(f"slowest ranks{late}", headings, rows)
+
+
+def _slow_cells(slow: SlowRank, now_ns: int) -> tuple[str, ...]:
+    step = "" if slow.step is None else f"{slow.step:,}"
+    return str(slow.rank), clean(slow.node), step, _ago(slow.last_progress_ns, now_ns)
 
 
 def _node_cells(node: Node, now_ns: int) -> tuple[str, ...]:

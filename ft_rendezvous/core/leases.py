@@ -16,7 +16,9 @@ ACK_SHIFT = 32
 """The low bits of a beat counter count beats. The next ones hold the number of the last event the node acted on."""
 PROGRESS_SHIFT = 80
 """The highest bits hold the progress of the node's workers, if it is watched."""
-AGE_BITS = 20
+SECONDS_BITS = 20
+"""Of an age, and of a timeout: 12 days."""
+RANK_BITS = 24
 MOST_STEPS = (1 << 60) - 1
 
 
@@ -26,7 +28,11 @@ class WorkersProgress:
 
     step: int | None
     age_s: int
-    """Seconds since the last progress of the worker that waits for longest."""
+    """Seconds since its last progress."""
+    rank: int | None = None
+    """Its global rank."""
+    late_after_s: int | None = None
+    """The age at which this node finds a rank late. None: never."""
 
 
 def acknowledged(counter: int) -> int:
@@ -38,9 +44,16 @@ def pack_progress(progress: WorkersProgress | None) -> int:
     """Progress as a part of a beat counter. The lowest bit says that there is any."""
     if progress is None:
         return 0
-    step = 0 if progress.step is None else 1 + min(max(0, progress.step), MOST_STEPS)
-    age = min(max(0, progress.age_s), (1 << AGE_BITS) - 1)
-    return ((step << AGE_BITS | age) << 1) | 1
+    packed = _pack(progress.step, MOST_STEPS)
+    packed = packed << RANK_BITS | _pack(progress.rank, (1 << RANK_BITS) - 2)
+    packed = packed << SECONDS_BITS | _pack(progress.late_after_s, (1 << SECONDS_BITS) - 2)
+    packed = packed << SECONDS_BITS | min(max(0, progress.age_s), (1 << SECONDS_BITS) - 1)
+    return packed << 1 | 1
+
+
+def _pack(value: int | None, most: int) -> int:
+    """0 for None, else one more than the value."""
+    return 0 if value is None else 1 + min(max(0, value), most)
 
 
 def progress_in(counter: int) -> WorkersProgress | None:
@@ -48,8 +61,18 @@ def progress_in(counter: int) -> WorkersProgress | None:
     packed = max(0, counter) >> PROGRESS_SHIFT
     if not packed & 1:
         return None
-    step = packed >> 1 + AGE_BITS
-    return WorkersProgress(step - 1 if step else None, packed >> 1 & (1 << AGE_BITS) - 1)
+    packed, age_s = _split(packed >> 1, SECONDS_BITS)
+    packed, late_after_s = _split(packed, SECONDS_BITS)
+    step, rank = _split(packed, RANK_BITS)
+    return WorkersProgress(_unpack(step), age_s, _unpack(rank), _unpack(late_after_s))
+
+
+def _split(packed: int, bits: int) -> tuple[int, int]:
+    return packed >> bits, packed & (1 << bits) - 1
+
+
+def _unpack(packed: int) -> int | None:
+    return packed - 1 if packed else None
 
 
 @dataclass(slots=True)

@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ft_rendezvous.core.leases import WorkersProgress
+
 LOOK_INTERVAL_S = 0.25
 """How often an agent looks at the progress of its workers."""
+ALIKE_S = 1.0
+"""Ranks that wait for about as long as the rank that waits for longest: steps say more about them than ages do."""
 MOST_LOOKS = 2
 """How many intervals one look may count for."""
 AUTO_MULTIPLE = 10.0
@@ -129,10 +133,21 @@ class LateTable:
         """The time after which a rank that has made progress is late."""
         return self.times.timeout_s if self.rules.is_auto else self.rules.hang_s
 
-    @property
-    def age_s(self) -> float:
-        """Counted seconds since the last progress of the rank that waits for longest."""
-        return max((watched.step_s for watched in self._ranks.values()), default=0.0)
+    def find_slowest(self, readings: Mapping[int, WorkerReading]) -> WorkersProgress | None:
+        """The rank that waits for longest; of several that wait for about as long, the one with the lowest step.
+
+        A rank that has never made progress is not judged, and not shown. None: there is no other. Call `look` with the
+        same readings first.
+        """
+        ages = {rank: each.step_s for rank, each in self._ranks.items() if each.token is not None}
+        if not ages:
+            return None
+        longest_s = max(ages.values())
+        alike = [rank for rank, age_s in ages.items() if age_s >= longest_s - ALIKE_S]
+        steps = {rank: step for rank in alike if (step := readings[rank].step) is not None}
+        slowest = min(alike, key=lambda rank: (steps.get(rank, float("inf")), -ages[rank], rank))
+        late_after_s = None if self.timeout_s is None else round(self.timeout_s)
+        return WorkersProgress(steps.get(slowest), int(ages[slowest]), slowest, late_after_s)
 
     def find_moving(self) -> list[int]:
         """Ranks that have made progress within half of the time after which they are late."""

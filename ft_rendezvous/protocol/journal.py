@@ -40,6 +40,16 @@ class RunBegan(_Entry, frozen=True, kw_only=True):
     """The machine and the process that host the store: `name pid 123`."""
 
 
+class NodeProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far the slowest worker of a node is."""
+
+    step: int | None
+    age_s: int
+    """Seconds since its last progress."""
+    rank: int | None = None
+    """Its global rank, within its group if the run has groups."""
+
+
 class Looked(_Entry, frozen=True, kw_only=True):
     """The coordinator is alive and has read the beats. Written once per lease."""
 
@@ -49,9 +59,13 @@ class Looked(_Entry, frozen=True, kw_only=True):
     """Seconds since the last beat of the node that was silent for longest."""
     operations: int
     """Number of store operations of the coordinator so far."""
-    progress: dict[str, tuple[int | None, int]] = {}
-    """If hangs are looked for: the last step of each node's slowest worker, and its age in seconds. Of many nodes, only
-    those that wait for longest."""
+    progress: dict[str, NodeProgress] = {}
+    """If hangs are looked for: how far the nodes are that train. Of many nodes, only those that wait for longest."""
+    others: NodeProgress | None = None
+    """All other nodes that train have come at least so far, and have waited no longer. None: there is no other, or one
+    of them does not say how far it is."""
+    late_after_s: int | None = None
+    """The age of progress at which a rank is late: of the nodes, which may have learned it, the longest."""
 
 
 class RecordRefused(_Entry, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from ft_rendezvous.core.effects import (
     NodeUnfit,
     UpdatesTold,
 )
-from ft_rendezvous.core.leases import LeaseTable
+from ft_rendezvous.core.leases import LeaseTable, WorkersProgress
 from ft_rendezvous.core.lifecycle import Role
 from ft_rendezvous.core.losses import LossBook
 from ft_rendezvous.core.model import (
@@ -324,24 +324,11 @@ class Membership:
         if now >= self.looked_at + self.settings.lease_s:
             self.looked_at = now
             live, performed = len(self.roster.members), self.count_operations()
-            self.journal(
-                journal.Looked(
-                    cycle_id=self.cycle_id,
-                    live=live,
-                    oldest_s=oldest_s,
-                    operations=performed,
-                    progress=self._find_slowest(),
-                )
-            )
-
-    def _find_slowest(self) -> dict[str, tuple[int | None, int]]:
-        """Step and age of the progress of nodes that train. Of many nodes, those that wait for longest."""
-        if not self.settings.hang_rules.is_on:
-            return {}
-        active = (name for name, member in self.roster.members.items() if member.role is Role.ACTIVE)
-        found = self.leases.find_progress(active)
-        slowest = sorted(found.items(), key=lambda item: (-item[1].age_s, item[1].step or 0, item[0]))
-        return {name: (progress.step, progress.age_s) for name, progress in slowest[:PROGRESS_SHOWN]}
+            looked = journal.Looked(cycle_id=self.cycle_id, live=live, oldest_s=oldest_s, operations=performed)
+            if self.settings.hang_rules.is_on:
+                active = [name for name, member in self.roster.members.items() if member.role is Role.ACTIVE]
+                looked = _add_progress(looked, self.leases.find_progress(active), len(active))
+            self.journal(looked)
 
     def _drop(self, incarnation: str, cause: FenceCause, reason: str) -> Move[None]:
         name, role = self.roster.describe(incarnation), self.roster.members[incarnation].role
@@ -422,6 +409,23 @@ class Membership:
                 silent_s=fence.silent_s,
             )
         )
+
+
+def _add_progress(looked: journal.Looked, found: Mapping[str, WorkersProgress], active: int) -> journal.Looked:
+    """How far the nodes are that train. Of many nodes, those that wait for longest are named."""
+    slowest = sorted(found.items(), key=lambda item: (-item[1].age_s, item[1].step or 0, item[0]))
+    named = {
+        name: journal.NodeProgress(progress.step, progress.age_s, progress.rank)
+        for name, progress in slowest[:PROGRESS_SHOWN]
+    }
+    rest = [progress for _, progress in slowest[PROGRESS_SHOWN:]]
+    others = None
+    if rest and len(found) == active:
+        steps = [progress.step for progress in rest if progress.step is not None]
+        others = journal.NodeProgress(min(steps) if len(steps) == len(rest) else None, rest[0].age_s)
+    timeouts = [each.late_after_s for each in found.values() if each.late_after_s is not None]
+    late_after_s = max(timeouts, default=None)
+    return msgspec.structs.replace(looked, progress=named, others=others, late_after_s=late_after_s)
 
 
 def _joined(cycle_id: int, arrival: Arrival, is_spare: bool) -> journal.NodeJoined:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ft_rendezvous.agent.hang_watch import DEBUGGER
 from ft_rendezvous.agent.worker_group import StartedWorkers, WorkerGroup
 from ft_rendezvous.core.leases import WorkersProgress
 from ft_rendezvous.core.progress import HangRules, ProgressFrom
@@ -129,11 +130,35 @@ def test_a_paused_worker_answers_for_its_node_and_nobody_is_late(stage: ProcessS
     assert node.link.late == []
 
 
+HOLDER = """
+import ctypes, sys, time
+ATTACH, pid = 16, int(sys.argv[1])
+print(ctypes.CDLL(None).ptrace(ATTACH, pid, None, None), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_worker_that_a_debugger_holds_is_not_late(stage: ProcessStage, stages: list[Stage]) -> None:
+    node = Stage(stage, HangRules(hang_s=600.0))
+    stages.append(node)
+    for rank in (0, 1):
+        node.say(rank, "step 1")
+    debugger = stage.start((sys.executable, "-S", "-c", HOLDER, str(node.processes[0].pid)))
+    assert debugger.stdout is not None
+    if debugger.stdout.readline() != b"0\n":
+        pytest.skip("tracing is not allowed here")
+    held = [(FIRST_RANK, DEBUGGER)]
+    wait_until("its agent says why", lambda: node.ask(len(node.link.answers) + 1)[3] == held or None)
+    debugger.kill()
+    wait_until("it is let go", lambda: node.ask(len(node.link.answers) + 1)[3] == [] or None)
+
+
 def test_a_worker_that_moves_says_so(stage: ProcessStage, stages: list[Stage]) -> None:
     node = Stage(stage, HangRules(hang_s=600.0), count=1)
     stages.append(node)
     node.say(0, "step 7")
-    wait_until("its beat says so", lambda: node.link.read_progress() == WorkersProgress(7, 0) or None)
+    told = WorkersProgress(7, 0, FIRST_RANK, 600)
+    wait_until("its beat says so", lambda: node.link.read_progress() == told or None)
     wait_until("it moves", lambda: node.ask(len(node.link.answers) + 1)[4] == [FIRST_RANK] or None)
 
 

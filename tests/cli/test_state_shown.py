@@ -1,7 +1,8 @@
 """What the commands that look at a run print, in the docs and beyond: `FT_REWRITE=1` writes it anew.
 
 `<!-- at: MOMENT -->` before a console block names a moment of the story in tests/state/story.py, and `<!-- at: groups:
-MOMENT -->` one of the story in tests/state/group_story.py; the run is looked at just then, from its state_dir.
+MOMENT -->` one of the story in tests/state/group_story.py, and `<!-- at: watched: MOMENT -->` one of a run that looks
+for hangs; the run is looked at just then, from its state_dir.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,15 +20,20 @@ from typer.testing import CliRunner
 from ft_rendezvous.cli import state_watch
 from ft_rendezvous.cli.main import app
 from ft_rendezvous.state.model.events import decode_line
-from tests.state.group_story import tell_group_story
+from tests.state.group_story import GroupStory, tell_group_story
 from tests.state.layout import lay_out
-from tests.state.story import tell_story
+from tests.state.story import Story, tell_story, tell_watched_story
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = [ROOT / "docs" / "state-terminal.md", Path(__file__).parent / "state_shown.md"]
+PAGES = [ROOT / "docs" / "state-terminal.md", ROOT / "docs" / "hangs.md", Path(__file__).parent / "state_shown.md"]
 SHOWN = re.compile(r"(<!-- at: ([^>]+) -->\n```console\n\$ ftr ([^\n]*)\n)(.*?)(```\n)", re.DOTALL)
 
-GROUPS = "groups: "
+STORIES: dict[str, Callable[[], Story | GroupStory]] = {
+    "groups: ": tell_group_story,
+    "watched: ": tell_watched_story,
+    "": tell_story,
+}
+"""By how the name of a moment begins."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +43,8 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(command: str, moment: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    has_groups = moment.startswith(GROUPS)
-    story = tell_group_story() if has_groups else tell_story()
-    moment = moment.removeprefix(GROUPS)
+    prefix = next(prefix for prefix in STORIES if moment.startswith(prefix))
+    story, moment = STORIES[prefix](), moment.removeprefix(prefix)
     lines = story.lines[: story.marks.get(moment)]
     assert moment in story.marks or moment == "the end"
     folder = lay_out(place / "ft-state", lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -12,7 +14,7 @@ from ft_rendezvous.core.model import WorkersHang
 from ft_rendezvous.core.progress import LateRank
 from ft_rendezvous.core.stacks import Frame, RankStack, Stack
 from ft_rendezvous.host.verdict_file import VerdictReport
-from ft_rendezvous.protocol import journal
+from ft_rendezvous.protocol import journal, membership
 from tests.contract.benches import LONG_S
 from tests.contract.counting import BEAT, Tally, counted
 from tests.contract.live import LiveNode, LiveRun, live_run
@@ -123,9 +125,33 @@ def test_a_node_that_does_not_answer_is_not_waited_for_for_ever() -> None:
 def test_every_beat_says_how_far_the_workers_are_and_the_journal_hears_of_it() -> None:
     with live_run(min_nodes=2, max_nodes=2, lease_s=2.0, beat_s=0.1, hang_timeout="60") as run:
         nodes = trained(run, 2)
-        nodes[0].link.show_progress(lambda: WorkersProgress(41, 3))
+        nodes[0].link.show_progress(lambda: WorkersProgress(41, 3, 1, 60))
         name = nodes[0].participant.incarnation
-        run.wait_for(lambda: any(entry.progress == {name: (41, 3)} for entry in run.told(journal.Looked)))
+        told = {name: journal.NodeProgress(41, 3, 1)}
+        run.wait_for(lambda: any(entry.progress == told for entry in run.told(journal.Looked)))
+        looked = next(entry for entry in run.told(journal.Looked) if entry.progress == told)
+        assert (looked.others, looked.late_after_s) == (None, 60)
+        run.finish(*nodes)
+
+
+def test_of_many_nodes_the_slowest_are_named_and_the_others_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "PROGRESS_SHOWN", 1)
+    with live_run(min_nodes=3, max_nodes=3, lease_s=2.0, beat_s=0.1, hang_timeout="auto") as run:
+        nodes = trained(run)
+        told = WorkersProgress(41, 30, 1, 55), WorkersProgress(44, 2, 2, 300), WorkersProgress(43, 1, 5, 42)
+        for node, progress in zip(nodes, told, strict=True):
+            node.link.show_progress(partial(WorkersProgress, *astuple(progress)))
+        slowest = {nodes[0].participant.incarnation: journal.NodeProgress(41, 30, 1)}
+        others = journal.NodeProgress(43, 2)
+        run.wait_for(
+            lambda: any(
+                (entry.progress, entry.others, entry.late_after_s) == (slowest, others, 300)
+                for entry in run.told(journal.Looked)
+            )
+        )
+        nodes[2].link.show_progress(lambda: None)
+        seen = len(run.told(journal.Looked))
+        run.wait_for(lambda: any(not entry.others and entry.progress for entry in run.told(journal.Looked)[seen:]))
         run.finish(*nodes)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ft_rendezvous.core.leases import WorkersProgress
 from ft_rendezvous.core.progress import (
     AUTO_LEARNED_STEPS,
     AUTO_LEAST_S,
@@ -25,8 +26,8 @@ from ft_rendezvous.core.progress import (
 TIMEOUT_S = 10.0
 
 
-def at(count: int, pause: str = "", has_ended: bool = False) -> WorkerReading:
-    return WorkerReading((count,), count, pause, has_ended)
+def at(count: int, pause: str = "", has_ended: bool = False, step: int | None = None) -> WorkerReading:
+    return WorkerReading((count,), count if step is None else step, pause, has_ended)
 
 
 SILENT = WorkerReading()
@@ -125,6 +126,53 @@ def test_a_rank_moves_for_half_of_its_timeout() -> None:
     assert table.find_moving() == [0]
     wait(table, 2.0, r0=at(1), r1=at(1))
     assert table.find_moving() == [1]
+
+
+def test_the_slowest_rank_is_the_one_that_waits_for_longest() -> None:
+    table = table_of()
+    assert table.find_slowest({}) is None
+    wait(table, 5.0, r0=at(1), r1=at(1))
+    readings = {0: at(9, step=9), 1: at(1, step=12)}
+    wait(table, 3.0, r0=readings[0], r1=readings[1])
+    found = table.find_slowest(readings)
+    assert found == WorkersProgress(12, 7, 1, round(TIMEOUT_S)), "another rank may count from elsewhere"
+
+
+def test_of_ranks_that_wait_for_about_as_long_the_slowest_has_the_lowest_step() -> None:
+    table = table_of()
+    wait(table, 1.0, r0=at(1), r1=at(1), r2=at(1))
+    readings = {0: at(2, step=101), 1: at(2, step=100), 2: WorkerReading((2,))}
+    wait(table, LOOK_INTERVAL_S, r0=at(1), r1=readings[1], r2=at(1))
+    wait(table, 6.0, r0=readings[0], r1=readings[1], r2=readings[2])
+    found = table.find_slowest(readings)
+    assert found is not None
+    assert (found.rank, found.step) == (1, 100)
+
+
+def test_a_rank_that_never_spoke_or_has_ended_is_not_the_slowest() -> None:
+    """It is not judged either, and would seem to wait for ever."""
+    table = table_of()
+    readings = {0: SILENT, 1: at(1, step=1, has_ended=True), 2: at(1, step=5)}
+    wait(table, 1.0, r0=SILENT, r1=at(1, step=1), r2=readings[2])
+    wait(table, 4.0, r0=SILENT, r1=readings[1], r2=readings[2])
+    found = table.find_slowest(readings)
+    assert found is not None
+    assert (found.rank, found.step) == (2, 5)
+    wait(table, 1.0, r0=SILENT)
+    assert table.find_slowest({0: SILENT}) is None
+
+
+def test_what_auto_has_learned_is_told_with_the_slowest_rank() -> None:
+    table = table_of(is_auto=True)
+    wait(table, 1.0, r0=at(0))
+    unlearned = table.find_slowest({0: at(0)})
+    assert unlearned is not None
+    assert unlearned.late_after_s == AUTO_UNLEARNED_S
+    for step in range(1, 6):
+        wait(table, 9.0, r0=at(step))
+    learned = table.find_slowest({0: at(5)})
+    assert learned is not None
+    assert learned.late_after_s == 90
 
 
 def test_a_rank_that_has_ended_is_not_late() -> None:

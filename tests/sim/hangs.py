@@ -121,7 +121,10 @@ class SimProgress:
             rank: WorkerReading((self._count,), self._count, self._pause(hang, place) if rank == first else "")
             for rank in self._hangs.ranks(node, place)
         }
-        for late in self._table.look(readings, elapsed_s)[:1]:
+        found = self._table.look(readings, elapsed_s)
+        slowest = self._table.find_slowest(readings)
+        link.participant.read_progress = lambda: slowest if group.is_running else None
+        for late in found[:1]:
             link.post(link.participant.tell_late(place.cycle_id, late, now - self._began_at))
 
     @staticmethod

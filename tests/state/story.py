@@ -155,6 +155,20 @@ class Story:
         self.tell(parked)
 
 
+def tell_watched_story() -> Story:
+    """A run that looks for hangs: eight nodes train, and seven of them wait for one rank of the other."""
+    story = Story()
+    _gather(story)
+    progress = {story.lives[rank]: journal.NodeProgress(18_412, 70, 8 * rank) for rank in range(8)}
+    progress[story.lives[3]] = journal.NodeProgress(18_411, 71, 27)
+    looked = journal.Looked(
+        cycle_id=1, live=10, oldest_s=0.8, operations=9 * len(story.lines), progress=progress, late_after_s=120
+    )
+    story.tell(looked, LEASE_S)
+    story.mark("a rank waits")
+    return story
+
+
 def tell_story() -> Story:
     """The whole night; `marks` has the moments at which to stop."""
     story = Story()

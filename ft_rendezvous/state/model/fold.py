@@ -114,9 +114,17 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
 
 def _look(state: RunState, time_ns: int, entry: journal.Looked) -> None:
     state.looked_ns, state.operations, state.oldest_lease_s = time_ns, entry.operations, entry.oldest_s
-    for incarnation, (step_done, age_s) in entry.progress.items():
-        member = state.members[incarnation]
-        member.step, member.progress_ns = step_done, time_ns - age_s * NS
+    state.late_after_s = entry.late_after_s
+    for incarnation, member in state.members.items():
+        progress = entry.progress.get(incarnation)
+        if progress is None and member.role is NodeRole.ACTIVE and member.end_ns is None:
+            progress = entry.others
+        if progress is not None:
+            member.step, member.slowest_rank = progress.step, progress.rank
+            member.progress_ns = time_ns - progress.age_s * NS
+        elif member.progress_ns is not None:
+            # It has a new place, or none. What it had done in the last one is not its progress.
+            member.step = member.slowest_rank = member.progress_ns = None
 
 
 def _join(state: RunState, time_ns: int, entry: journal.NodeJoined) -> None:

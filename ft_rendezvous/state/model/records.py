@@ -217,7 +217,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     last_beat_ns: int
     """When it was last known to beat; of a node that is well, no older than a lease."""
     step: int | None = None
-    """The last step of its slowest worker; None: not known, or hangs are not looked for."""
+    """The last step of its slowest worker; None: not known, or hangs are not looked for. Of more than 64 nodes, those
+    that are not among the slowest have come at least so far."""
+    slowest_rank: int | None = None
+    """The global rank of that worker, within its group if the run has groups; None: not known."""
     last_progress_ns: int | None = None
     """When that worker last made progress, as known when the coordinator last looked."""
     end_time_ns: int | None
@@ -227,6 +230,19 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_terminal(self) -> bool:
         return self.status.is_terminal()
+
+
+class SlowRank(msgspec.Struct, frozen=True, kw_only=True):
+    """The slowest rank of a node, which is one of the slowest of the run."""
+
+    rank: int
+    """Global; within its group, if the run has groups."""
+    group: int | None = None
+    incarnation: str
+    node: str
+    """Its name."""
+    step: int | None
+    last_progress_ns: int
 
 
 class UpdateTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -380,6 +396,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     N-th part."""
     operations: int
     oldest_lease_s: float
+    slowest: tuple[SlowRank, ...] = ()
+    """The slowest ranks, at most one of each node, slowest first; none if hangs are not looked for."""
+    late_after_s: int | None = None
+    """The age of progress at which a rank is late: of the nodes, which may have learned it, the longest."""
     refused_records: int
     updates: UpdateTotals = UpdateTotals()
     """What its workers have reported of updates."""

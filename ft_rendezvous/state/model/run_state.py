@@ -51,6 +51,8 @@ class KnownNode(msgspec.Struct, kw_only=True):
     silent_since_ns: int | None = None
     step: int | None = None
     """The last step of its slowest worker, if it says so."""
+    slowest_rank: int | None = None
+    """The global rank of that worker."""
     progress_ns: int | None = None
     """When that worker made progress; None: that is not watched."""
     is_draining: bool = False
@@ -136,6 +138,8 @@ class RunState(msgspec.Struct, kw_only=True):
     looked_ns: int = 0
     operations: int = 0
     oldest_lease_s: float = 0.0
+    late_after_s: int | None = None
+    """The age of progress at which a rank is late, as the nodes said last."""
     refused_records: int = 0
     updates: UpdateTotals = UpdateTotals()
     recent_updates: list[RecentUpdate] = []

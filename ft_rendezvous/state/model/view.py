@@ -22,10 +22,14 @@ from ft_rendezvous.state.model.records import (
     NodeStatus,
     Run,
     RunStatus,
+    SlowRank,
 )
 from ft_rendezvous.state.model.run_state import NS, KnownGroup, KnownNode, RunState
 from ft_rendezvous.state.model.time_account import cause_of_pause, count_groups, find_pauses
 from ft_rendezvous.text import NAMED, count
+
+SLOWEST_SHOWN = 5
+"""How many of the slowest ranks are named."""
 
 
 def view_run(state: RunState, now_ns: int) -> Run | None:
@@ -64,10 +68,35 @@ def view_run(state: RunState, now_ns: int) -> Run | None:
         trained_s=(state.trained_ns + training * passed_ns / sharing) / NS,
         operations=state.operations,
         oldest_lease_s=state.oldest_lease_s,
+        slowest=tuple(_find_slowest(state)),
+        late_after_s=state.late_after_s,
         refused_records=state.refused_records,
         updates=state.updates,
         recent_updates=tuple(state.recent_updates),
     )
+
+
+def _find_slowest(state: RunState) -> Iterator[SlowRank]:
+    """Of each node that trains, the slowest rank; of those, the ones that wait for longest."""
+    found = [
+        SlowRank(
+            rank=member.slowest_rank,
+            group=member.group if state.has_groups else None,
+            incarnation=member.incarnation,
+            node=member.name,
+            step=member.step,
+            last_progress_ns=member.progress_ns,
+        )
+        for member in state.members.values()
+        if member.progress_ns is not None and member.slowest_rank is not None and is_training(member)
+    ]
+    slowest = sorted(found, key=lambda each: (each.last_progress_ns, each.step or 0, each.group or 0, each.rank))
+    yield from slowest[:SLOWEST_SHOWN]
+
+
+def is_training(member: KnownNode) -> bool:
+    """Whether a node has a place in a sealed world, so that progress is expected of it."""
+    return member.role is NodeRole.ACTIVE and member.end_ns is None
 
 
 def view_groups(state: RunState, now_ns: int) -> Iterator[Group]:
@@ -172,6 +201,7 @@ def view_node(state: RunState, member: KnownNode) -> Node:
         arrived_ns=member.arrived_ns,
         last_beat_ns=last_beat_ns,
         step=member.step,
+        slowest_rank=member.slowest_rank,
         last_progress_ns=member.progress_ns,
         end_time_ns=member.end_ns,
         failure_count=member.failure_count,

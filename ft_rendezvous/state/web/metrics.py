@@ -38,8 +38,8 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     cycles: list[Cycle]
     event_id: int
     missed: int
-    progress: list[tuple[str, int | None, float]]
-    """Nodes that train and say how far they are: name, step, and seconds since their progress."""
+    progress: list[tuple[str, int | None, int | None, float]]
+    """Nodes that train and say how far they are: name, step, slowest rank, and seconds since its progress."""
 
 
 def write_metrics(live_run: LiveRun, now_ns: int) -> bytes:
@@ -66,9 +66,9 @@ def see(live_run: LiveRun, now_ns: int) -> Scrape:
             event_id=state.event_id,
             missed=live_run.missed,
             progress=[
-                (member.name, member.step, max(0, now_ns - member.progress_ns) / NS)
+                (member.name, member.step, member.slowest_rank, max(0, now_ns - member.progress_ns) / NS)
                 for member in state.members.values()
-                if member.progress_ns is not None and member.role is NodeRole.ACTIVE and member.end_ns is None
+                if member.progress_ns is not None and view.is_training(member)
             ],
         )
 
@@ -156,12 +156,22 @@ def _collect_progress(seen: Scrape) -> Iterator[Metric]:
     ages = GaugeMetricFamily(
         "ft_node_progress_age_seconds", "Time since the node's slowest worker made progress", labels=["node"]
     )
-    for name, step, age_s in seen.progress:
+    ranks = GaugeMetricFamily("ft_node_slowest_rank", "The global rank of the node's slowest worker", labels=["node"])
+    for name, step, rank, age_s in seen.progress:
         if step is not None:
             steps.add_metric([name], step)
+        if rank is not None:
+            ranks.add_metric([name], rank)
         ages.add_metric([name], age_s)
     yield steps
+    yield ranks
     yield ages
+    if seen.run is not None and seen.run.late_after_s is not None:
+        yield _gauge(
+            "ft_hang_timeout_seconds",
+            "The age of progress at which a rank is late; with `auto`, the longest that a node has learned",
+            seen.run.late_after_s,
+        )
 
 
 def _collect_groups(run: Run) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ import { EventsView } from "./events.js";
 import { Feed } from "./feed.js";
 import { GroupsView } from "./groups.js";
 import { NodesView } from "./nodes.js";
+import { ProgressView } from "./progress.js";
 import { StatusView } from "./status.js";
 import { UpdatesView } from "./updates.js";
 import { clock, duration, ms } from "./words.js";
@@ -17,6 +18,7 @@ const feed = new Feed({ runs: takeRuns, data: takeData, events: takeEvents, ende
 const status = new StatusView(feed);
 const cycles = new CyclesView(feed);
 const nodes = new NodesView(feed);
+const progress = new ProgressView(feed, (incarnation) => nodes.pick(incarnation));
 const groups = new GroupsView((number) => nodes.choose(number));
 const updates = new UpdatesView();
 const events = new EventsView();
@@ -31,6 +33,7 @@ function choose(id) {
   cycles.clear();
   groups.clear();
   nodes.clear();
+  progress.clear();
   updates.clear();
   events.clear();
   feed.start(id);
@@ -92,6 +95,7 @@ function takeData(found) {
   if (found.run) updates.update(shown.run.updates, shown.run.recent_updates ?? []);
   if (found.cycles) cycles.update(shown.cycles, shown.run.groups?.length ?? 0);
   if (found.nodes || (found.cycles && shown.nodes.length)) nodes.update(shown.nodes, shown.cycles);
+  if (found.run || found.nodes) progress.update(shown.run, shown.nodes);
   if (found.nodes) events.learnNames(shown.nodes);
   if (feed.knownRuns) offer([...feed.knownRuns].sort((a, b) => b.start_time_ns - a.start_time_ns));
   at("main").dataset.event = shown.run.event_id;
@@ -144,5 +148,6 @@ setInterval(() => {
   status.tick();
   cycles.tick();
   nodes.tick();
+  progress.tick();
 }, 1000);
 feed.start(asked());

@@ -62,6 +62,7 @@ export class Feed {
     this.stop();
     this.id = id;
     this.run = null;
+    this.hasProgress = false;
     this.lastEvent = 0;
     this.etags.clear();
     this.connect();
@@ -126,6 +127,9 @@ export class Feed {
     const event = kind === "StateTold" ? { event_id: id, event: { kind } } : JSON.parse(message.data);
     this.tell.events([event]);
     if (id > (this.run?.event_id ?? 0) || kind === "StateTold") (NEEDS[kind] ?? ALL).forEach((what) => this.dirty.add(what));
+    // Where progress is watched, every look changes the nodes.
+    this.hasProgress ||= kind === "Looked" && Object.keys(event.event.progress ?? {}).length > 0;
+    if (kind === "Looked" && this.hasProgress) this.dirty.add("nodes");
     if (event.ends_run_as && this.run && !this.isOver) {
       // The server ends soon after the run, maybe before it can be asked again: this much is known from the event.
       this.tell.ended(event);

@@ -2,7 +2,7 @@
 
 import { at, copyable, make, say, show, terms } from "./dom.js";
 import { Grid } from "./grid.js";
-import { KINDS, clock, count, duration, fullTime, ms, ranksText } from "./words.js";
+import { KINDS, clock, count, duration, fullTime, ms, progressText, ranksText } from "./words.js";
 
 const GONE_ROWS = 200;
 const FOUND_NAMED = 12;
@@ -322,6 +322,7 @@ export class NodesView {
     const time = (ns) => (ns == null ? null : `${clock(ms(ns))} (${fullTime(ms(ns))})`);
     const isDead = node.status === "DEAD";
     this.beat = make("span", {});
+    this.progress = make("span", {});
     at("node-body").replaceChildren(
       make("p", { class: "node-state" }, make("i", { class: "swatch", data: { kind }, "aria-hidden": "true" }, KINDS[kind].letter), make("b", {}, ` ${node.status} `), isDead ? `was ${node.role}` : node.role, `: ${KINDS[kind].more}`),
       terms([
@@ -335,7 +336,7 @@ export class NodesView {
         ["domain", node.domain],
         ["unit", node.unit],
         ["last beat", this.beat],
-        ["progress", node.last_progress_ns == null ? null : `${node.step == null ? "" : `step ${node.step}, `}${time(node.last_progress_ns)}`],
+        ["progress", node.last_progress_ns == null ? null : this.progress],
         ["joined", time(node.joined_ns)],
         ["arrived", node.arrived_ns == null ? "in no cycle yet" : `in cycle ${node.arrived_in}, ${time(node.arrived_ns)}`],
         ["ended", time(node.end_time_ns)],
@@ -365,5 +366,6 @@ export class NodesView {
     const beatNs = node.status === "ALIVE" ? Math.max(node.last_beat_ns, this.lookedNs) : node.last_beat_ns;
     const ago_s = (this.feed.nowMs() - ms(beatNs)) / 1000;
     say(this.beat, `${clock(ms(beatNs))}, ${duration(ago_s)} ago${node.status === "ALIVE" ? " or later" : ""}`);
+    if (node.last_progress_ns != null) say(this.progress, progressText(node, this.feed.nowMs()));
   }
 }

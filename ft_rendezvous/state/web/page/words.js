@@ -76,6 +76,17 @@ export const KINDS = {
   left: { letter: "–", text: "left", more: "went when the run was over" },
 };
 
+// How long ago it was, in whole seconds: progress is not known better.
+export function ago(timeNs, nowMs) {
+  const seconds = Math.floor(Math.max(0, nowMs - ms(timeNs)) / 1000);
+  if (seconds === 0) return "just now";
+  return `${seconds < 10 ? `${seconds} s` : duration(seconds)} ago`;
+}
+
+// How far a node's slowest worker is, and which one that is.
+export const progressText = (node, nowMs) =>
+  [node.step == null ? "" : `step ${node.step.toLocaleString("en")}`, ago(node.last_progress_ns, nowMs), node.slowest_rank == null ? "" : `rank ${node.slowest_rank}`].filter(Boolean).join(", ");
+
 export function ranksText(node) {
   if (node.global_ranks == null) return "not known";
   const [first, last] = node.global_ranks;
