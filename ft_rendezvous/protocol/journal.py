@@ -40,8 +40,8 @@ class RunBegan(_Entry, frozen=True, kw_only=True):
     """The machine and the process that host the store: `name pid 123`."""
 
 
-class NodeProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How far the slowest worker of a node is."""
+class ToldProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far the slowest worker of a node is, as its beat told."""
 
     step: int | None
     age_s: int
@@ -59,9 +59,9 @@ class Looked(_Entry, frozen=True, kw_only=True):
     """Seconds since the last beat of the node that was silent for longest."""
     operations: int
     """Number of store operations of the coordinator so far."""
-    progress: dict[str, NodeProgress] = {}
+    progress: dict[str, ToldProgress] = {}
     """If hangs are looked for: how far the nodes are that train. Of many nodes, only those that wait for longest."""
-    others: NodeProgress | None = None
+    others: ToldProgress | None = None
     """All other nodes that train have come at least so far, and have waited no longer. None: there is no other, or one
     of them does not say how far it is."""
     late_after_s: int | None = None

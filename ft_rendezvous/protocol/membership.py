@@ -415,14 +415,14 @@ def _add_progress(looked: journal.Looked, found: Mapping[str, WorkersProgress], 
     """How far the nodes are that train. Of many nodes, those that wait for longest are named."""
     slowest = sorted(found.items(), key=lambda item: (-item[1].age_s, item[1].step or 0, item[0]))
     named = {
-        name: journal.NodeProgress(progress.step, progress.age_s, progress.rank)
+        name: journal.ToldProgress(progress.step, progress.age_s, progress.rank)
         for name, progress in slowest[:PROGRESS_SHOWN]
     }
     rest = [progress for _, progress in slowest[PROGRESS_SHOWN:]]
     others = None
     if rest and len(found) == active:
         steps = [progress.step for progress in rest if progress.step is not None]
-        others = journal.NodeProgress(min(steps) if len(steps) == len(rest) else None, rest[0].age_s)
+        others = journal.ToldProgress(min(steps) if len(steps) == len(rest) else None, rest[0].age_s)
     timeouts = [each.late_after_s for each in found.values() if each.late_after_s is not None]
     late_after_s = max(timeouts, default=None)
     return msgspec.structs.replace(looked, progress=named, others=others, late_after_s=late_after_s)

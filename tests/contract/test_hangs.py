@@ -127,7 +127,7 @@ def test_every_beat_says_how_far_the_workers_are_and_the_journal_hears_of_it() -
         nodes = trained(run, 2)
         nodes[0].link.show_progress(lambda: WorkersProgress(41, 3, 1, 60))
         name = nodes[0].participant.incarnation
-        told = {name: journal.NodeProgress(41, 3, 1)}
+        told = {name: journal.ToldProgress(41, 3, 1)}
         run.wait_for(lambda: any(entry.progress == told for entry in run.told(journal.Looked)))
         looked = next(entry for entry in run.told(journal.Looked) if entry.progress == told)
         assert (looked.others, looked.late_after_s) == (None, 60)
@@ -141,8 +141,8 @@ def test_of_many_nodes_the_slowest_are_named_and_the_others_are_bounded(monkeypa
         told = WorkersProgress(41, 30, 1, 55), WorkersProgress(44, 2, 2, 300), WorkersProgress(43, 1, 5, 42)
         for node, progress in zip(nodes, told, strict=True):
             node.link.show_progress(partial(WorkersProgress, *astuple(progress)))
-        slowest = {nodes[0].participant.incarnation: journal.NodeProgress(41, 30, 1)}
-        others = journal.NodeProgress(43, 2)
+        slowest = {nodes[0].participant.incarnation: journal.ToldProgress(41, 30, 1)}
+        others = journal.ToldProgress(43, 2)
         run.wait_for(
             lambda: any(
                 (entry.progress, entry.others, entry.late_after_s) == (slowest, others, 300)

@@ -159,8 +159,8 @@ def tell_watched_story() -> Story:
     """A run that looks for hangs: eight nodes train, and seven of them wait for one rank of the other."""
     story = Story()
     _gather(story)
-    progress = {story.lives[rank]: journal.NodeProgress(18_412, 70, 8 * rank) for rank in range(8)}
-    progress[story.lives[3]] = journal.NodeProgress(18_411, 71, 27)
+    progress = {story.lives[rank]: journal.ToldProgress(18_412, 70, 8 * rank) for rank in range(8)}
+    progress[story.lives[3]] = journal.ToldProgress(18_411, 71, 27)
     looked = journal.Looked(
         cycle_id=1, live=10, oldest_s=0.8, operations=9 * len(story.lines), progress=progress, late_after_s=120
     )

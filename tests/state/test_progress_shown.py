@@ -6,7 +6,7 @@ import msgspec
 
 from ft_rendezvous.cli.state_blocks import Grid, blocks_of
 from ft_rendezvous.protocol import journal
-from ft_rendezvous.protocol.journal import NodeProgress
+from ft_rendezvous.protocol.journal import ToldProgress
 from ft_rendezvous.state.model.events import encode_state_line
 from ft_rendezvous.state.model.records import NodeRole, Run
 from ft_rendezvous.state.model.run_state import NS
@@ -17,7 +17,7 @@ from tests.state.web.servers import live_run_of
 from tests.state.web.test_metrics import scrape, value
 
 
-def look(story: Story, others: NodeProgress | None = None, **progress: NodeProgress) -> None:
+def look(story: Story, others: ToldProgress | None = None, **progress: ToldProgress) -> None:
     told = {story.names[int(name[1:])]: each for name, each in progress.items()}
     looked = journal.Looked(
         cycle_id=1, live=3, oldest_s=0.1, operations=9, progress=told, others=others, late_after_s=90
@@ -42,7 +42,7 @@ def test_a_node_has_its_step_its_slowest_rank_and_the_time_of_its_progress() -> 
     assert {(node.step, node.slowest_rank, node.last_progress_ns) for node in view_nodes(story.state)} == {
         (None, None, None)
     }
-    look(story, n0=NodeProgress(1841, 0, 3), n1=NodeProgress(1840, 60, 9))
+    look(story, n0=ToldProgress(1841, 0, 3), n1=ToldProgress(1840, 60, 9))
     found = {
         node.incarnation: (node.step, node.slowest_rank, node.last_progress_ns) for node in view_nodes(story.state)
     }
@@ -56,14 +56,14 @@ def test_a_node_has_its_step_its_slowest_rank_and_the_time_of_its_progress() -> 
 def test_nodes_that_are_not_named_have_come_as_far_as_is_said_of_all_of_them() -> None:
     """But not nodes without a place. And of no node an old step is kept: it would seem to wait for ever."""
     story = training()
-    look(story, others=NodeProgress(1839, 2), n0=NodeProgress(1800, 60, 3))
+    look(story, others=ToldProgress(1839, 2), n0=ToldProgress(1800, 60, 3))
     found = {node.incarnation: (node.step, node.slowest_rank, node.role) for node in view_nodes(story.state)}
     assert found == {
         story.names[0]: (1800, 3, NodeRole.ACTIVE),
         story.names[1]: (1839, None, NodeRole.ACTIVE),
         story.names[2]: (None, None, NodeRole.STANDBY),
     }
-    look(story, n1=NodeProgress(2000, 0, 9))
+    look(story, n1=ToldProgress(2000, 0, 9))
     found_later = {node.incarnation: (node.step, node.last_progress_ns) for node in view_nodes(story.state)}
     assert found_later == {
         story.names[0]: (None, None),
@@ -75,7 +75,7 @@ def test_nodes_that_are_not_named_have_come_as_far_as_is_said_of_all_of_them() -
 def test_the_run_names_its_slowest_ranks_and_when_a_rank_is_late() -> None:
     story = training()
     assert (run_of(story).slowest, run_of(story).late_after_s) == ((), None)
-    look(story, n0=NodeProgress(1841, 0, 3), n1=NodeProgress(1840, 60, 9))
+    look(story, n0=ToldProgress(1841, 0, 3), n1=ToldProgress(1840, 60, 9))
     run = run_of(story)
     assert [(slow.rank, slow.incarnation, slow.step) for slow in run.slowest] == [
         (9, story.names[1], 1840),
@@ -86,7 +86,7 @@ def test_the_run_names_its_slowest_ranks_and_when_a_rank_is_late() -> None:
 
 def test_of_ranks_that_wait_for_as_long_the_one_with_the_lower_step_comes_first() -> None:
     story = training()
-    look(story, n0=NodeProgress(1841, 5, 3), n1=NodeProgress(1840, 5, 9))
+    look(story, n0=ToldProgress(1841, 5, 3), n1=ToldProgress(1840, 5, 9))
     assert [slow.rank for slow in run_of(story).slowest] == [9, 3]
 
 
@@ -94,7 +94,7 @@ def test_status_has_a_column_and_the_slowest_ranks_only_where_progress_is_watche
     story = training()
     assert "progress" not in grids(story)["nodes"].headings
     assert not [title for title in grids(story) if "slowest" in title]
-    look(story, n0=NodeProgress(1841, 0, 3), n1=NodeProgress(None, 60, 9))
+    look(story, n0=ToldProgress(1841, 0, 3), n1=ToldProgress(None, 60, 9))
     grid = grids(story)["nodes"]
     column = grid.headings.index("progress")
     assert [row[column] for row in grid.rows] == ["step 1,841, just now, rank 3", "1 min 00 s ago, rank 9", ""]
@@ -110,7 +110,7 @@ def name_of(story: Story, number: int) -> str:
 
 def test_a_log_that_does_not_know_ranks_is_read() -> None:
     line = b'{"kind":"Looked","cycle_id":1,"live":3,"oldest_s":0.1,"operations":9,"progress":{"a":[7,2]}}'
-    assert msgspec.json.decode(line, type=journal.Looked).progress == {"a": NodeProgress(7, 2, None)}
+    assert msgspec.json.decode(line, type=journal.Looked).progress == {"a": ToldProgress(7, 2, None)}
 
 
 def test_metrics_have_step_age_and_slowest_rank_per_node() -> None:
@@ -120,7 +120,7 @@ def test_metrics_have_step_age_and_slowest_rank_per_node() -> None:
         for name in scrape(live_run_of([encode_state_line(story.state)]), story.now_ns)
         if name.startswith("ft_node_")
     ]
-    look(story, n0=NodeProgress(1841, 0, 3), n1=NodeProgress(None, 60))
+    look(story, n0=ToldProgress(1841, 0, 3), n1=ToldProgress(None, 60))
     families = scrape(live_run_of([encode_state_line(story.state)]), story.now_ns + 2 * NS)
     names = {node.incarnation: node.name for node in view_nodes(story.state)}
     first, second = names[story.names[0]], names[story.names[1]]

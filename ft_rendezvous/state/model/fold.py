@@ -115,6 +115,9 @@ def _apply(state: RunState, time_ns: int, entry: journal.Entry) -> None:
 def _look(state: RunState, time_ns: int, entry: journal.Looked) -> None:
     state.looked_ns, state.operations, state.oldest_lease_s = time_ns, entry.operations, entry.oldest_s
     state.late_after_s = entry.late_after_s
+    if not entry.progress and not state.has_progress:
+        return  # As in every run that does not look for hangs.
+    state.has_progress = bool(entry.progress)
     for incarnation, member in state.members.items():
         progress = entry.progress.get(incarnation)
         if progress is None and member.role is NodeRole.ACTIVE and member.end_ns is None:

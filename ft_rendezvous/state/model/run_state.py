@@ -138,6 +138,8 @@ class RunState(msgspec.Struct, kw_only=True):
     looked_ns: int = 0
     operations: int = 0
     oldest_lease_s: float = 0.0
+    has_progress: bool = False
+    """Whether nodes said how far they are, when the coordinator last looked."""
     late_after_s: int | None = None
     """The age of progress at which a rank is late, as the nodes said last."""
     refused_records: int = 0
