@@ -127,15 +127,34 @@ class Switchboard:
         if not line.startswith(self._greeting) or not (name.isascii() and name.isalnum()):
             self._drop(peer)
             return False
-        try:
-            peer.socket.send(b"ok\n")
-        except OSError:
+        if self._has_given_up(peer) or not self._confirm(peer):
             self._drop(peer)
             return False
         del self._strangers[peer.socket.fileno()]
         peer.name = name
         self._newest[name] = peer
         self._tell("+", name)
+        return True
+
+    @staticmethod
+    def _has_given_up(peer: Peer) -> bool:
+        """Whether a client has greeted and is gone: this process may have let it wait for too long.
+
+        Such a node most often lives, and knows of no lifeline. So it would not beat at once when that lifeline ends.
+        """
+        try:
+            return not peer.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    @staticmethod
+    def _confirm(peer: Peer) -> bool:
+        try:
+            peer.socket.send(b"ok\n")
+        except OSError:
+            return False
         return True
 
     def _end(self, peer: Peer, sign: str) -> None:

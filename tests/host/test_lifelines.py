@@ -113,6 +113,24 @@ def test_a_greeting_may_come_in_pieces(board: Board) -> None:
     board.await_signs((A, LifelineSign.CONNECTED), (A, LifelineSign.HUNG_UP))
 
 
+def test_a_greeting_whose_node_has_given_up_is_no_lifeline(board: Board) -> None:
+    """A process that stands still, or is missing for a while, finds greetings of nodes that wait no longer. Such a node
+    lives, and does not know that its lifeline would begin and end now: it would not beat in time."""
+    held = [board.connect(B)]
+    board.await_signs((B, LifelineSign.CONNECTED))
+    assert board.lifelines.pid is not None
+    os.kill(board.lifelines.pid, signal.SIGSTOP)
+    with socket.create_connection(("127.0.0.1", board.lifelines.port), timeout=20.0) as node:
+        node.sendall(greeting(EPOCH, A))
+    os.kill(board.lifelines.pid, signal.SIGCONT)
+    # The process has read the greeting before it confirms the first of these, and its end before the second.
+    held += [board.connect(B), board.connect(B)]
+    wait_until("three lifelines are there", lambda: [each.incarnation for each in board._look()].count(B) == 3 or None)
+    assert [each for each in board.news if each.incarnation == A] == []
+    assert {each.sign for each in board.news} == {LifelineSign.CONNECTED}
+    del held
+
+
 def test_many_that_hang_up_at_once(board: Board) -> None:
     lifelines = [board.connect(f"{number:016x}") for number in range(MANY)]
     for lifeline in lifelines:
