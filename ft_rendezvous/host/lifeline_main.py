@@ -5,11 +5,15 @@ time and no descriptors of the coordinator's process. It decides nothing.
 
 It writes to standard output, each with an incarnation: `+` connected, `-` hung up, `~` said goodbye, `!` is dead, as
 its reaper says. Of several lifelines of one incarnation only the newest counts.
+
+A hang-up is told only if it says that the node's kernel has closed the connection, just now. A node that lives and
+loses its lifeline beats quickly, but not for long.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import select
@@ -24,6 +28,13 @@ MOST_STRANGERS = 4096
 MOST_LINE_BYTES = 128
 ACCEPT_PAUSE_S = 0.5
 """How long to wait for a free descriptor."""
+LOOK_INTERVAL_S = 0.25
+"""How often this process wakes up at least, so that it notices that it stood still."""
+LATE_AFTER_S = 0.5
+"""Ends that it finds so late are old. Nodes beat quickly for a second, and the host needs a part of that."""
+MOST_EVENTS = 1024
+SILENT_ERRORS = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
+"""The network does not reach the node. Its kernel has closed nothing."""
 WORDS = {b"bye": "~", b"dead": "!"}
 
 
@@ -50,6 +61,9 @@ class Switchboard:
         """Those that have not greeted, the oldest first."""
         self._newest: dict[str, Peer] = {}
         self._accepts_at = 0.0
+        self._looked_at = time.monotonic()
+        self._is_behind = self._was_full = False
+        """Whether ends that are found now may be old; whether there may be more than were found at the last look."""
         self._poll = select.epoll()
         self._poll.register(listener.fileno(), select.EPOLLIN)
         self._poll.register(host_fd, select.EPOLLIN)
@@ -58,7 +72,7 @@ class Switchboard:
     def serve(self) -> None:
         """Serve until the host has ended."""
         while True:
-            for fd, _ in self._poll.poll(self._timeout()):
+            for fd in self._look():
                 if fd == self._host_fd:
                     return
                 if fd == self._listener.fileno():
@@ -67,13 +81,25 @@ class Switchboard:
                     self._hear(self._peers[fd])
             self._send_strangers_off()
 
-    def _timeout(self) -> float | None:
-        now, due = time.monotonic(), []
+    def _look(self) -> list[int]:
+        """Wait for descriptors with something to read."""
+        found = self._poll.poll(self._timeout(), MOST_EVENTS)
+        now = time.monotonic()
+        stood_still = now - self._looked_at > LOOK_INTERVAL_S + LATE_AFTER_S
+        if stood_still and not found:  # A process that goes on finds its wait interrupted.
+            found = self._poll.poll(0, MOST_EVENTS)
+        self._is_behind = stood_still or (self._is_behind and self._was_full)
+        self._looked_at, self._was_full = now, len(found) == MOST_EVENTS
+        return [fd for fd, _ in found]
+
+    def _timeout(self) -> float:
+        now = time.monotonic()
+        due = [now + LOOK_INTERVAL_S]
         if self._strangers:
             due.append(next(iter(self._strangers.values())).since + GREETING_TIMEOUT_S)
         if self._accepts_at:
             due.append(self._accepts_at)
-        return max(0.0, min(due) - now) if due else None
+        return max(0.0, min(due) - now)
 
     def _accept(self) -> None:
         while True:
@@ -104,19 +130,21 @@ class Switchboard:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
     def _hear(self, peer: Peer) -> None:
+        is_told = not self._is_behind
         try:
             data = peer.socket.recv(MOST_LINE_BYTES)
         except BlockingIOError:
             return
-        except OSError:
+        except OSError as error:
             data = b""
+            is_told = is_told and error.errno not in SILENT_ERRORS
         peer.received += data
         while b"\n" in peer.received:
             line, _, peer.received = peer.received.partition(b"\n")
             if not self._take(peer, line):
                 return
         if not data or len(peer.received) > MOST_LINE_BYTES:
-            self._end(peer, "-")
+            self._end(peer, "-" if is_told else "")
 
     def _take(self, peer: Peer, line: bytes) -> bool:
         """Take one line. False if the connection has ended with it."""
@@ -158,10 +186,12 @@ class Switchboard:
         return True
 
     def _end(self, peer: Peer, sign: str) -> None:
+        """End a connection, and tell the sign, if there is one."""
         self._drop(peer)
         if self._newest.get(peer.name) is peer:
             del self._newest[peer.name]
-            self._tell(sign, peer.name)
+            if sign:
+                self._tell(sign, peer.name)
 
     def _drop(self, peer: Peer) -> None:
         fd = peer.socket.fileno()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -9,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -16,8 +18,10 @@ import pytest
 
 from ft_rendezvous.core.suspects import LifelineNews, LifelineSign
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
+from ft_rendezvous.host.lifeline_main import LATE_AFTER_S, LOOK_INTERVAL_S, Peer, Switchboard
 from ft_rendezvous.host.lifelines import Lifelines
 from ft_rendezvous.node.lifeline import Lifeline, greeting
+from tests.support.torchrun_cluster import state_of
 from tests.support.waiting import wait_until
 
 EPOCH = "e" * 16
@@ -34,6 +38,14 @@ class Board:
 
     def connect(self, incarnation: str = A) -> Lifeline:
         return Lifeline("127.0.0.1", self.lifelines.port, EPOCH, incarnation)
+
+    def stop_process(self) -> int:
+        """Let the process that holds them stand still. Returns its id."""
+        pid = self.lifelines.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        wait_until("it stands still", lambda: state_of(pid) == "T" or None)
+        return pid
 
     def await_signs(self, *signs: tuple[str, LifelineSign]) -> None:
         wanted = [LifelineNews(name, sign) for name, sign in signs]
@@ -118,17 +130,59 @@ def test_a_greeting_whose_node_has_given_up_is_no_lifeline(board: Board) -> None
     lives, and does not know that its lifeline would begin and end now: it would not beat in time."""
     held = [board.connect(B)]
     board.await_signs((B, LifelineSign.CONNECTED))
-    assert board.lifelines.pid is not None
-    os.kill(board.lifelines.pid, signal.SIGSTOP)
+    pid = board.stop_process()
     with socket.create_connection(("127.0.0.1", board.lifelines.port), timeout=20.0) as node:
         node.sendall(greeting(EPOCH, A))
-    os.kill(board.lifelines.pid, signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
     # The process has read the greeting before it confirms the first of these, and its end before the second.
     held += [board.connect(B), board.connect(B)]
     wait_until("three lifelines are there", lambda: [each.incarnation for each in board._look()].count(B) == 3 or None)
     assert [each for each in board.news if each.incarnation == A] == []
     assert {each.sign for each in board.news} == {LifelineSign.CONNECTED}
     del held
+
+
+@pytest.mark.parametrize(("says_dead", "told"), [(False, []), (True, [LifelineNews(A, LifelineSign.DEAD)])])
+def test_a_hang_up_that_is_found_late_says_nothing(board: Board, says_dead: bool, told: list[LifelineNews]) -> None:
+    """The node has noticed the end long ago. It lives or not, but it does not beat quickly any more. The word of a
+    reaper is true for ever."""
+    lifeline, held = board.connect(A), [board.connect(B)]
+    board.await_signs((A, LifelineSign.CONNECTED), (B, LifelineSign.CONNECTED))
+    pid = board.stop_process()
+    if says_dead:
+        os.write(lifeline.fileno(), b"dead\n")
+    lifeline.close(says_goodbye=False)
+    time.sleep(LOOK_INTERVAL_S + LATE_AFTER_S)
+    os.kill(pid, signal.SIGCONT)
+    held += [board.connect(B), board.connect(B)]  # Connected one after the other, so the end of A is known by now.
+    wait_until("three lifelines are there", lambda: [each.incarnation for each in board._look()].count(B) == 3 or None)
+    assert [each for each in board.news if each.incarnation == A][1:] == told
+    held.append(board.connect(A))
+    board.await_signs((A, LifelineSign.CONNECTED))
+    held.pop().close(says_goodbye=False)
+    board.await_signs((A, LifelineSign.CONNECTED), (A, LifelineSign.HUNG_UP))
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(errno.ETIMEDOUT, ""), (errno.EHOSTUNREACH, ""), (errno.ECONNRESET, f"-{A}\n")]
+)
+def test_a_connection_that_only_falls_silent_is_no_hang_up(
+    capsys: pytest.CaptureFixture[str], number: int, told: str
+) -> None:
+    """A firewall that begins to drop packets ends lifelines of nodes that live, and each end sees that for itself."""
+
+    class Silent(socket.socket):
+        def recv(self, _most: int, _flags: int = 0, /) -> bytes:
+            raise OSError(number, os.strerror(number))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, Silent() as gone:
+        peer = Peer(gone, 0.0)
+        peer.name = A
+        switchboard = Switchboard(listener, os.pidfd_open(os.getpid()), EPOCH)
+        switchboard._newest[A] = peer
+        switchboard._hear(peer)
+        assert gone.fileno() == -1
+        assert capsys.readouterr().out == told
 
 
 def test_many_that_hang_up_at_once(board: Board) -> None:
