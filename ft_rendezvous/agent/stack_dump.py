@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from ft_rendezvous.agent.stack_texts import parse_faulthandler, parse_py_spy
 from ft_rendezvous.core.stacks import Frame, Stack
 
 PY_SPY_TIMEOUT_S = 1.0
+END_TIMEOUT_S = 0.1
+"""How long tools that were ended may take to end."""
 SIGNAL_TIMEOUT_S = 0.4
 SIGNAL_POLL_S = 0.02
 STOPPED: Stack = (Frame("stopped by a signal", "", 0, True),)
@@ -78,8 +80,17 @@ def _ask_py_spy(targets: Mapping[int, Target], program: str) -> dict[int, Stack]
             found[rank] = parse_py_spy(text)
         except (subprocess.TimeoutExpired, ValueError):
             process.kill()
-            process.communicate()
+    _leave(started.values(), time.monotonic() + END_TIMEOUT_S)
     return found
+
+
+def _leave(tools: Iterable[subprocess.Popen[str]], deadline: float) -> None:
+    """Reap tools that were ended. One that stands still in the kernel, as its target may, is reaped later."""
+    for tool in tools:
+        if tool.stdout is not None:
+            tool.stdout.close()  # What the tool has started may hold the other end.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            tool.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _ask_by_signal(targets: Mapping[int, Target]) -> dict[int, Stack]:

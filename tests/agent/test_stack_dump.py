@@ -16,6 +16,7 @@ from ft_rendezvous.agent.stack_dump import STOPPED, Target, find_py_spy, take_st
 from ft_rendezvous.agent.stack_texts import make_frame, parse_faulthandler, parse_py_spy
 from ft_rendezvous.core.stacks import Frame, describe_place, normalise
 from ft_rendezvous.env_names import PROGRESS_VARIABLE
+from ft_rendezvous.host.side_call import SideCall
 from tests.agent.process_stage import ProcessStage
 from tests.support.torchrun_cluster import state_of
 from tests.support.waiting import wait_until
@@ -120,6 +121,22 @@ def test_a_tool_that_hangs_is_given_up(
     slow.chmod(0o755)
     target = start(stage, cells, "sleep")
     assert take_stacks({0: target}, str(slow))[0][0].function == "sleep", "the worker itself is asked then"
+
+
+def test_a_tool_that_cannot_be_ended_is_not_waited_for(
+    stage: ProcessStage, cells: ProgressCells, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A wrapper's child holds the pipe, as a tool does that stands still in the kernel beside its target."""
+    monkeypatch.setattr(stack_dump, "PY_SPY_TIMEOUT_S", 0.2)
+    wrapper = tmp_path / "py-spy"
+    wrapper.write_text("#!/bin/sh\nsetsid sleep 3600 &\nwait\n")
+    wrapper.chmod(0o755)
+    target = start(stage, cells, "sleep")
+    taken = SideCall(lambda: take_stacks({0: target}, str(wrapper))[0], "stacks")
+    taken.start()
+    assert taken.wait(30.0), "the stacks are taken within a bounded time"
+    assert taken.value
+    assert taken.value[0].function == "sleep"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "no json", '[{"frames": 3}]', '[{"os_thread_id": 1, "pid": 1}]'])
