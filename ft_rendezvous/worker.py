@@ -240,7 +240,8 @@ class _Progress:
 
     def __init__(self) -> None:
         self.cell: CellWriter | None = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        """A signal handler may announce a pause while its own thread is about to announce one."""
         self.watches_optimizer = False
         self._is_refused = False
         self._stacks = -1

@@ -20,6 +20,7 @@ from ft_rendezvous import worker
 from ft_rendezvous.agent.optimizer_progress import watch_steps
 from ft_rendezvous.agent.progress_cells import STACK_SIGNAL, TEXT_BYTES, Cell, CellWriter, ProgressCells
 from ft_rendezvous.env_names import PROGRESS_VARIABLE
+from ft_rendezvous.host.side_call import SideCall
 from tests.worker.inbox_rig import CYCLE_ID, ENVIRON
 
 LOCAL_RANK = int(ENVIRON["LOCAL_RANK"])
@@ -168,6 +169,20 @@ def test_a_fork_looks_for_its_own_cell() -> None:
     if pid == 0:
         os._exit(0 if worker._progress.cell is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_signal_handler_may_announce_a_pause_at_any_moment(watched: ProgressCells) -> None:
+    """A handler that saves for a drain may interrupt the announcement of another pause, in the same thread."""
+    worker.progress(1)
+
+    def interrupted() -> str:
+        with worker._progress.lock, worker.pause_progress("drain"):
+            return read(watched).pause
+
+    call = SideCall(interrupted, "handler")
+    call.start()
+    assert call.wait(30.0), "the worker does not wait for itself"
+    assert call.value == "drain"
 
 
 def test_a_signal_that_the_script_uses_is_left_alone(cells: ProgressCells) -> None:
