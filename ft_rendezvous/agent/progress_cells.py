@@ -15,8 +15,8 @@ from dataclasses import dataclass
 CELL_BYTES = 128
 NUMBERS = 8
 """Numbers of 8 bytes at the beginning of a cell. The rest is text."""
-CYCLE, COUNT, STEP, HAS_STEP, PAUSES, STACK_FD = range(6)
-"""Places of the numbers. The count is written last: a new count comes with its step."""
+CYCLE, COUNT, STEP, HAS_STEP, PAUSES, STACK_FD, OWNER = range(7)
+"""Places of the numbers. The count is written last: a new count comes with its step. The owner is a process id."""
 TEXT_BYTES = CELL_BYTES - 8 * NUMBERS
 STACK_SIGNAL = signal.SIGRTMIN + 11
 """Makes a worker that offers it write its stacks. Few programs use signals of this kind."""
@@ -36,7 +36,11 @@ class Cell:
 
 
 class CellWriter:
-    """One worker's cell, as the worker sees it. Raises OSError or ValueError if there is none."""
+    """One worker's cell, as the worker sees it. Raises OSError or ValueError if there is none.
+
+    The first process that opens the cell owns it. Processes that it starts inherit its environment, and must not speak
+    for it: their steps would hide that it hangs.
+    """
 
     def __init__(self, path: str, local_rank: int, cycle_id: int) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -49,8 +53,18 @@ class CellWriter:
         cell = memoryview(memory)[local_rank * CELL_BYTES : (local_rank + 1) * CELL_BYTES]
         self._numbers, self._text = cell[: 8 * NUMBERS].cast("q"), cell[8 * NUMBERS :]
         if self._numbers[CYCLE] != cycle_id:
-            self._numbers[COUNT] = self._numbers[HAS_STEP] = self._numbers[PAUSES] = self._numbers[STACK_FD] = 0
+            self._numbers[COUNT] = self._numbers[HAS_STEP] = 0
+            self._own()
             self._numbers[CYCLE] = cycle_id
+        elif self._numbers[OWNER] == os.getpid() or not _is_alive(self._numbers[OWNER]):
+            self._own()
+        else:
+            raise ValueError(f"process {self._numbers[OWNER]} speaks for local rank {local_rank}")
+
+    def _own(self) -> None:
+        """No pause of an earlier owner goes on."""
+        self._numbers[PAUSES] = self._numbers[STACK_FD] = 0
+        self._numbers[OWNER] = os.getpid()
 
     def move(self, step: int) -> None:
         """The worker has made progress."""
@@ -71,6 +85,16 @@ class CellWriter:
 
     def offer_stacks(self, fd: int) -> None:
         self._numbers[STACK_FD] = fd + 1
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 class ProgressCells:

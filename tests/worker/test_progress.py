@@ -161,14 +161,35 @@ def test_a_cell_says_what_was_written(said: list[int | str | None]) -> None:
     cells.close()
 
 
-@pytest.mark.usefixtures("watched")
-def test_a_fork_looks_for_its_own_cell() -> None:
-    """A process that a worker forks, such as one of its data loader's, does not write over the worker's step."""
+@pytest.mark.parametrize("how", ["fork", "program"])
+def test_a_process_of_a_worker_does_not_speak_for_the_worker(watched: ProgressCells, how: str) -> None:
+    """One of its data loader, for example. Its steps would hide that the worker hangs, and its stacks are elsewhere."""
     worker.progress(1)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if worker._progress.cell is None else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    before = read(watched)
+    assert before.stack_fd is not None
+    if how == "fork":
+        pid = os.fork()
+        if pid == 0:
+            with worker.pause_progress("not a pause of the worker"):
+                os._exit(1 if worker.progress(99) else 0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    else:
+        script = "from ft_rendezvous import worker\nassert not worker.progress(99)\n"
+        subprocess.run([sys.executable, "-c", script], check=True)
+    assert read(watched) == before
+
+
+def test_a_process_takes_the_place_of_one_that_has_ended(watched: ProgressCells) -> None:
+    """A script that starts the training itself may have made progress before."""
+    script = (
+        "import os; from ft_rendezvous import worker\nworker.progress(3)\n"
+        "with worker.pause_progress('a'): os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert read(watched).pause == "a"
+    assert worker.progress(4)
+    cell = read(watched)
+    assert (cell.count, cell.step, cell.pause) == (2, 4, "")
 
 
 def test_a_signal_handler_may_announce_a_pause_at_any_moment(watched: ProgressCells) -> None:
