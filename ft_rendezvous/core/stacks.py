@@ -50,6 +50,10 @@ class RankStack(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     steps: tuple[int | None, ...]
     stack: Stack
 
+    def __post_init__(self) -> None:
+        if len(self.ranks) != len(self.steps):
+            raise ValueError(f"{len(self.ranks)} ranks and {len(self.steps)} steps")
+
 
 def normalise(stack: Stack) -> tuple[object, ...]:
     """What two stacks must share to be the same."""

@@ -267,6 +267,12 @@ def updates(**changes: Any) -> bytes:
     return json.dumps(list({**named, **changes}.values())).encode()
 
 
+def stacks(ranks: list[int], steps: list[int | None]) -> bytes:
+    """An answer to an inquiry, about these ranks."""
+    record = ["stacks", STORE_FORMAT, CYCLE, incarnation(9), 5, [[ranks, steps, []]], 12, [], []]
+    return json.dumps(record).encode()
+
+
 BAD = [
     pytest.param(b"garbage", "does not decode", id="garbage"),
     pytest.param(b"\x00\x01\x02", "does not decode", id="binary"),
@@ -300,6 +306,8 @@ BAD = [
     pytest.param(b'{"a":' + b"[" * 4000, "does not decode", id="nested too deep"),
     pytest.param(b'["arrive",%d,' % STORE_FORMAT + b"[" * 4000, "does not decode", id="a field nested too deep"),
     pytest.param(b'["arrive",1,' + b"[" * 4000, "", id="a node nested too deep"),
+    pytest.param(stacks([3, 4], [7]), "does not decode", id="a rank without its step"),
+    pytest.param(stacks([3], [7, 7]), "does not decode", id="a step without its rank"),
     pytest.param(updates(worker_cycle_id=CYCLE + 1), "a cycle that has not been opened", id="updates of the future"),
     pytest.param(updates(worker_cycle_id=0), "does not decode", id="updates of cycle 0"),
     pytest.param(updates(number=0), "does not decode", id="updates without a number"),
