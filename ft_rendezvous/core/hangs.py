@@ -88,7 +88,8 @@ class Inquiry:
         if moving := self._moving():
             return NoHang(f"other ranks make progress: {listing(moving)}")
         answers = [self.answers[name] for name in workers if name in self.answers]
-        depth = min((answer.depth for answer in answers), default=0)
+        # A node that could not tell any frame has nothing to compare.
+        depth = min((answer.depth for answer in answers if answer.depth), default=0)
         stacks = cut((stack for answer in answers for stack in answer.stacks), depth)
         odd = judge_stacks(stacks, sum(self._count(name, known) for name, known in workers.items()))
         blamed = self._find_blamed(odd)

@@ -168,6 +168,17 @@ def test_the_node_of_the_odd_rank_is_blamed_with_rank_step_and_stack() -> None:
     assert found.reason.startswith("no progress for 30.0 s after step 6: 3 ranks wait in all_reduce")
 
 
+def test_a_node_whose_stacks_fit_into_no_record_does_not_hide_those_of_others() -> None:
+    told, depth = trim([ranks([rank], ALL_REDUCE, step=10**6) for rank in range(3, 303)])
+    asked = inquiry()
+    asked.take(answer(D, told, depth=depth))
+    for rank, name in enumerate((A, B, C)):
+        asked.take(answer(name, [ranks([rank], LOADER)]))
+    found = asked.judge({**WORLD, D: 300})
+    assert isinstance(found, Hang)
+    assert "ranks 0, 1, 2 are in __next__, called at train.py:33" in found.reason
+
+
 def test_no_node_is_blamed_without_a_majority_or_where_two_nodes_are_odd() -> None:
     split = inquiry()
     for rank, name in enumerate(WORLD):
