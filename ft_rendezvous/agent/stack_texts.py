@@ -11,6 +11,8 @@ from ft_rendezvous.core.stacks import Frame, Stack
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3[^/]*)/")
 _FAULTHANDLER_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _FAULTHANDLER_THREAD = re.compile(r"^(?:Current thread|Thread) 0x")
+_THREADS_LEFT_OUT = "..."
+"""Frames that are left out have the same line, indented."""
 
 
 def make_frame(function: str, path: str, line: int) -> Frame:
@@ -35,9 +37,15 @@ def parse_py_spy(text: str) -> Stack:
 
 
 def parse_faulthandler(text: str) -> Stack:
-    """The stack of the main thread, which faulthandler writes last. Empty if the text is none."""
+    """The stack of the main thread, which faulthandler writes last. Empty if the text is none.
+
+    Of more than a hundred threads it leaves out the last ones, so the main thread. The stack of another thread would
+    say that this rank is elsewhere than all others.
+    """
     frames: list[Frame] = []
     for line in text.splitlines():
+        if line == _THREADS_LEFT_OUT:
+            return ()
         if _FAULTHANDLER_THREAD.match(line):
             frames = []
         elif (found := _FAULTHANDLER_FRAME.match(line)) is not None:

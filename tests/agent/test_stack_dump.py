@@ -32,7 +32,8 @@ class Loader:
 def loop_in_c():
     sum(itertools.repeat(0))
 
-threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
 worker.progress(1)
 print("ready", flush=True)
 if sys.argv[1] == "sleep":
@@ -49,9 +50,9 @@ def cells() -> Iterator[ProgressCells]:
     cells.close()
 
 
-def start(stage: ProcessStage, cells: ProgressCells, how: str, local_rank: int = 0) -> Target:
+def start(stage: ProcessStage, cells: ProgressCells, how: str, local_rank: int = 0, threads: int = 1) -> Target:
     environ = {"FT_CYCLE_ID": "1", "LOCAL_RANK": str(local_rank), PROGRESS_VARIABLE: cells.path}
-    process = stage.start((sys.executable, "-c", SCRIPT, how), environ=environ)
+    process = stage.start((sys.executable, "-c", SCRIPT, how, str(threads)), environ=environ)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == b"ready"
     cell = cells.read(local_rank, 1)
@@ -85,6 +86,13 @@ def test_both_ways_tell_the_same_stack(stage: ProcessStage, cells: ProgressCells
         return bool(spied) and normalise(spied) == normalise(signalled)
 
     wait_until("the same stack by both ways", lambda: look() or None)
+
+
+def test_no_other_thread_is_taken_for_the_main_thread(stage: ProcessStage, cells: ProgressCells) -> None:
+    """faulthandler writes a hundred threads, and the main thread would be the last. py-spy has no such limit."""
+    target = start(stage, cells, "sleep", threads=120)
+    assert take_stacks({0: target}, None) == {0: ()}
+    wait_until("a stack by py-spy", lambda: take_stacks({0: target}, find_py_spy())[0][-1:] or None)
 
 
 def test_several_workers_are_asked_at_once_and_again(stage: ProcessStage, cells: ProgressCells) -> None:
