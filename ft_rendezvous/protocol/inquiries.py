@@ -1,6 +1,8 @@
 """Inquiries: a rank is late, so the coordinator asks the nodes of its world where their workers are, and judges.
 
-Owns the inquiries that stand, one per group at most. Written as moves, so it performs nothing itself.
+Owns the inquiries that stand, one per group at most. Written as moves, so it performs nothing itself. While one rank is
+paused, the ranks of all other nodes are late, each node a moment after another. So after an inquiry that has found no
+hang, there is a rest: a node that says meanwhile that a rank is late is heard at its end.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from ft_rendezvous.protocol.membership import Asked, Membership
 from ft_rendezvous.protocol.ops import Clock, Move
 from ft_rendezvous.protocol.publisher import Publisher
 
+REST_S = ANSWER_TIMEOUT_S
+"""How long no world is asked again that was found to go on."""
+
 
 @dataclass(slots=True)
 class Inquiries:
@@ -26,13 +31,17 @@ class Inquiries:
     journal: journal.Journal
     pending: dict[int, Inquiry] = field(default_factory=dict)
     """By group."""
+    rests_until: dict[int, float] = field(default_factory=dict)
+    """By group, after an inquiry that has found no hang."""
+    held: dict[int, Late] = field(default_factory=dict)
+    """What was first said in such a rest."""
 
     def tick(self, asked: Asked) -> Move[float]:
         """Ask, take in answers, and judge what is due. Returns when the next inquiry is due.
 
         A judgement adds a trouble to its world. The next cycle opens because of that, as it does for any other trouble.
         """
-        for late in asked.late:
+        for late in [*self._take_held(), *asked.late]:
             yield from self._inquire(late)
         for answer in asked.stacks:
             world = self.membership.roster.world_of(answer.incarnation)
@@ -41,12 +50,22 @@ class Inquiries:
                 self.pending[world.group].take(answer)
         for group, inquiry in list(self.pending.items()):
             self._advance(group, inquiry)
-        return min((inquiry.due_at for inquiry in self.pending.values()), default=float("inf"))
+        due = [inquiry.due_at for inquiry in self.pending.values()]
+        return min([*due, *(self.rests_until[group] for group in self.held)], default=float("inf"))
+
+    def _take_held(self) -> list[Late]:
+        """What was said in rests that are over."""
+        now = self.clock()
+        self.rests_until = {group: until for group, until in self.rests_until.items() if now < until}
+        return [self.held.pop(group) for group in list(self.held) if group not in self.rests_until]
 
     def _inquire(self, late: Late) -> Move[None]:
         roster = self.membership.roster
         world = roster.world_of(late.incarnation)
         if world is None or world.group in self.pending or not self._goes_on(world, late.cycle_id):
+            return
+        if world.group in self.rests_until:
+            self.held.setdefault(world.group, late)
             return
         suspect = Suspect(late.incarnation, late.rank, late.step, late.late_s, late.after_s, late.is_starting)
         no = yield from self.publisher.inquire(world.cycle_id, world.group)
@@ -80,6 +99,7 @@ class Inquiries:
         if isinstance(judged, Hang):
             self._end(world, inquiry, judged)
         else:
+            self.rests_until[group] = self.clock() + REST_S
             self.journal(journal.HangDenied(cycle_id=world.cycle_id, rank=inquiry.suspect.rank, reason=judged.reason))
 
     def _end(self, world: SealedWorld, inquiry: Inquiry, hang: Hang) -> None:

@@ -109,6 +109,22 @@ def test_a_pause_or_progress_on_another_node_is_no_hang(how: dict[str, object], 
         run.finish(*nodes)
 
 
+def test_many_nodes_that_wait_for_a_pause_are_one_question_now_and_one_later() -> None:
+    """They find themselves late one after another. A question to all nodes for each of them would swamp the store."""
+    with live_run(min_nodes=6, max_nodes=6) as run:
+        nodes = trained(run, 6)
+        for node in nodes:
+            answers(node, paused="checkpoint" if node is nodes[0] else "")
+        nodes[1].link.tell_late(1, LATE, 31.0)
+        run.wait_for(lambda: len(run.told(journal.HangDenied)) == 1)
+        for node in nodes[2:]:
+            node.link.tell_late(1, LATE, 31.0)
+            run.wait_for(lambda: not node.link._loop._posts)  # noqa: B023 - it is called at once.
+        run.wait_for(lambda: len(run.told(journal.HangDenied)) == 2)
+        run.finish(*nodes)
+        assert len(run.told(journal.RankLate)) == 2
+
+
 def test_a_node_that_does_not_answer_is_not_waited_for_for_ever() -> None:
     with live_run(min_nodes=2, max_nodes=2) as run:
         nodes = trained(run, 2)
