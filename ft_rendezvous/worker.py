@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ft_rendezvous.agent.datagrams import open_socket, receive, send_at_once
-from ft_rendezvous.agent.progress_cells import STACK_SIGNAL, CellWriter
+from ft_rendezvous.agent.progress_cells import STACK_SIGNAL, CellWriter, create_memory
 from ft_rendezvous.agent.update_message import UpdateMessage, cut_to_fit
 from ft_rendezvous.agent.worker_messages import (
     AgentMessage,
@@ -265,10 +265,16 @@ class _Progress:
             return cell
 
     def _offer_stacks(self, cell: CellWriter) -> None:
-        """Let the agent see where this worker is, even if it hangs. A signal that the script uses is left alone."""
+        """Let the agent see where this worker is, even if it hangs, if the system allows that.
+
+        A signal that the script uses is left alone.
+        """
         if signal.getsignal(STACK_SIGNAL) is not signal.SIG_DFL:
             return
-        self._stacks = os.memfd_create("ft-stacks", os.MFD_CLOEXEC)
+        try:
+            self._stacks = create_memory("ft-stacks")
+        except OSError:
+            return
         faulthandler.register(STACK_SIGNAL, file=self._stacks, all_threads=True, chain=False)
         cell.offer_stacks(self._stacks)
 

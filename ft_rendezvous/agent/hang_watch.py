@@ -131,8 +131,7 @@ class HangWatch:
         return {self._workers.ranks[local_rank]: self._read_one(local_rank, cell) for local_rank, cell in cells.items()}
 
     def _read_one(self, local_rank: int, cell: Cell | None) -> WorkerReading:
-        pidfd = self._pidfds.get(local_rank)
-        if pidfd is None or pidfd in wait_for_any((pidfd,), timeout_ms=0):
+        if self._has_ended(local_rank):
             return WorkerReading(has_ended=True)
         sizes = tuple(_size(path) for path in self._workers.outputs.get(local_rank, ()))
         count = 0 if cell is None else cell.count
@@ -142,12 +141,19 @@ class HangWatch:
             pause = DEBUGGER
         return WorkerReading(token, None if cell is None else cell.step, pause)
 
+    def _has_ended(self, local_rank: int) -> bool:
+        """Without a descriptor of the process, its id must do."""
+        pidfd = self._pidfds.get(local_rank)
+        if pidfd is None:
+            return stack_dump.read_state(self._workers.pids[local_rank]) in stack_dump.ENDED_STATES
+        return pidfd in wait_for_any((pidfd,), timeout_ms=0)
+
     def _take_stacks(self, cells: Mapping[int, Cell | None]) -> None:
         ranks, pids = self._workers.ranks, self._workers.pids
         targets = {
             ranks[local_rank]: Target(pids[local_rank], None if cell is None else cell.stack_fd)
             for local_rank, cell in cells.items()
-            if local_rank in self._pidfds
+            if not self._has_ended(local_rank)
         }
         steps = {ranks[local_rank]: None if cell is None else cell.step for local_rank, cell in cells.items()}
         found = take_stacks(targets, self._py_spy)

@@ -7,6 +7,7 @@ only. To write is a few stores to memory: no call of the system, no lock that th
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import signal
@@ -33,6 +34,13 @@ class Cell:
     """Why it expects to make no progress for a while. Empty: it does not."""
     stack_fd: int | None
     """The worker's own descriptor of the file to which it writes its stacks when it gets the signal."""
+
+
+def create_memory(name: str) -> int:
+    """A file without a place on any disk. Raises OSError where there can be none."""
+    if not hasattr(os, "memfd_create"):
+        raise OSError(errno.ENOSYS, "this system or this Python has no memfd_create")
+    return os.memfd_create(name, os.MFD_CLOEXEC)
 
 
 class CellWriter:
@@ -101,7 +109,7 @@ class ProgressCells:
     """The cells of all workers of a node, as the agent sees them. Raises OSError where there can be none."""
 
     def __init__(self, count: int) -> None:
-        self._fd = os.memfd_create("ft-progress", os.MFD_CLOEXEC)
+        self._fd = create_memory("ft-progress")
         try:
             os.ftruncate(self._fd, max(1, count) * CELL_BYTES)
             self._memory = mmap.mmap(self._fd, 0)

@@ -31,6 +31,10 @@ STOPPED: Stack = (Frame("stopped by a signal", "", 0, True),)
 """The stack of a worker that was stopped, and that py-spy could not read."""
 
 
+ENDED_STATES = frozenset({"", "Z", "X"})
+"""What `read_state` says of a process that has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A worker, and how it can be asked."""

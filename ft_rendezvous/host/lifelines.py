@@ -6,6 +6,7 @@ one takes its place: its connections end with it, the nodes connect again, and n
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import subprocess
@@ -35,6 +36,8 @@ class Lifelines:
 
     def __init__(self, epoch: str, port: int = 0) -> None:
         """Open the port and start the process. Raises ConfigError if the port cannot be opened, and OSError."""
+        if not hasattr(os, "pidfd_open"):
+            raise OSError(errno.ENOSYS, "this system or this Python has no pidfd_open")
         self._host_fd = os.pidfd_open(os.getpid())
         try:
             self._listener = net.listen(port)

@@ -111,6 +111,31 @@ def test_a_worker_that_stops_is_late_with_step_and_stack(stage: ProcessStage, st
     assert all(each.stack and each.stack[0].function == "obey" for each in stacks)
 
 
+def test_workers_are_watched_without_pidfds(
+    stage: ProcessStage, stages: list[Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python that was built with old headers has none, and neither has an agent without a free descriptor."""
+    monkeypatch.delattr(os, "pidfd_open")
+    node = Stage(stage, HangRules(hang_s=2.0))
+    stages.append(node)
+    for rank in (0, 1):
+        node.say(rank, "step 8")
+    node.processes[0].kill()
+    assert node.wait_late() == FIRST_RANK + 1, "a worker that has ended is not late"
+    _, _, stacks, _, _ = node.ask(41)
+    assert [each.ranks for each in stacks if each.stack] == [(FIRST_RANK + 1,)]
+
+
+def test_without_memory_to_share_the_agent_says_that_it_notices_no_hangs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.delattr(os, "pidfd_open")
+    group = WorkerGroup(1, HangRules(hang_s=2.0))
+    group.end()
+    assert "this node cannot notice hangs" in caplog.text
+
+
 def test_a_start_without_a_word_is_late(stage: ProcessStage, stages: list[Stage]) -> None:
     node = Stage(stage, HangRules(startup_s=2.0), count=1)
     stages.append(node)

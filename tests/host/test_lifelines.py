@@ -19,7 +19,7 @@ import pytest
 from ft_rendezvous.core.suspects import LifelineNews, LifelineSign
 from ft_rendezvous.errors import ConfigError, StoreUnavailable
 from ft_rendezvous.host.lifeline_main import LATE_AFTER_S, LOOK_INTERVAL_S, Peer, Switchboard
-from ft_rendezvous.host.lifelines import Lifelines
+from ft_rendezvous.host.lifelines import Lifelines, start_lifelines
 from ft_rendezvous.node.lifeline import Lifeline, greeting
 from tests.support.torchrun_cluster import state_of
 from tests.support.waiting import wait_until
@@ -242,6 +242,15 @@ def test_a_port_that_is_taken_is_an_error_with_the_next_step() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"lifeline_port={port} cannot be opened: .*choose another one"):
             Lifelines(EPOCH, port)
+
+
+def test_a_python_without_pidfds_has_no_lifelines_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that was built with old headers. The run goes on by leases."""
+    monkeypatch.delattr(os, "pidfd_open")
+    assert start_lifelines(EPOCH, 0, max_nodes=2) is None
+    assert "no lifelines: " in caplog.text
 
 
 @pytest.mark.parametrize(("hard", "is_warned"), [(300, True), (1300, False)])

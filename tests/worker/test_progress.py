@@ -179,6 +179,14 @@ def test_a_process_of_a_worker_does_not_speak_for_the_worker(watched: ProgressCe
     assert read(watched) == before
 
 
+def test_a_worker_that_cannot_offer_stacks_says_how_far_it_is(
+    watched: ProgressCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    assert worker.progress(7)
+    assert read(watched) == Cell(1, 7, "", None)
+
+
 def test_a_process_takes_the_place_of_one_that_has_ended(watched: ProgressCells) -> None:
     """A script that starts the training itself may have made progress before."""
     script = (
