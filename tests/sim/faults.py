@@ -526,7 +526,8 @@ class Faults:
         for node in self._world.nodes:
             node.trap = None
             node.ailment = ""
-            node.delays.spikes_until = 0.0
+            # Checkers ask when a network was slow last, and what it has delayed is still on its way.
+            node.delays.spikes_until = min(node.delays.spikes_until, self._kernel.now)
             self._end_partition(node)
             self._go_on(node)
         self._world.host.process.trap = None
