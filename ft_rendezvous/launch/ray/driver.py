@@ -328,14 +328,15 @@ class Driver:
             self._progress.tell_once("Ctrl-C: the nodes drain; a second one stops them" if is_drain else "stopping")
             yield EndAsked(wish)
         yield from self._questions.answers(now)
-        if now >= self._looked_at + LOOK_INTERVAL_S:
+        waiting = [node for node in self.machine.nodes if node.state in WAITS_FOR_RAY]
+        if now >= self._looked_at + LOOK_INTERVAL_S or any(node.since > self._looked_at for node in waiting):
             self._look(now)
         for node, seat in zip(self.machine.nodes, self._seats, strict=True):
             group = self._groups.get(seat.group)
             if node.state in WAITS_FOR_RAY and group is not None and group.is_placed:
                 machine = group.machines.get(seat.bundle, "")
                 if machine in self._machines:
-                    yield NodePlaced(node.number, self._machines[machine].address)
+                    yield NodePlaced(node.number, self._machines[machine].address, self._looked_at)
 
     def _beat(self, now: float) -> Iterator[Observation]:
         """Tell the actor of the run that this driver lives, and hear whether an operator has stopped the run."""

@@ -14,6 +14,7 @@ the rank of a lost node long before Ray knows of the loss.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
@@ -29,7 +30,10 @@ RESTART_PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0)
 STOP_GRACE_S = 60.0
 """How long nodes may take to end after they were asked to. Torch gives workers 30 s, and then kills them."""
 LATE_S = 10.0
-"""A node that has not ended so long after the run is told to. It came too late: it waits for a store that is gone."""
+"""A node that has not ended so long after the run is told to. It came too late: it waits for a store that is gone.
+
+A node that is still starting so long after the end was decided is left: it has nothing to save.
+"""
 LEAVE_GRACE_S = 120.0
 """How long nodes may take to end after the run has. The same as in the other launchers."""
 
@@ -73,6 +77,8 @@ class NodePlaced:
 
     node: int
     machine: str
+    seen_at: float = math.inf
+    """When Ray was asked. What it said before the node ended may be out of date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +251,8 @@ class RayMachine:
     stop_by: float | None = field(init=False, default=None)
     end: RayEnd | None = field(init=False, default=None)
     _wish: Wish | None = field(init=False, default=None)
+    _ending_at: float | None = field(init=False, default=None)
+    """When the run ended, or an operator first asked for its end."""
     _end_reason: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
@@ -265,12 +273,12 @@ class RayMachine:
         if self.end is not None:
             return []
         actions: list[Action] = []
-        placed: dict[int, str] = {}
+        placed: list[NodePlaced] = []
         is_store_silent = False
         for each in observations:
             match each:
                 case NodePlaced():
-                    placed[each.node] = each.machine
+                    placed.append(each)
                 case RunIsOver():
                     self._end_run(each.reason, now)
                 case StoreSilent():
@@ -350,6 +358,7 @@ class RayMachine:
         if self._wish is Wish.STOP:
             return  # Nothing is stronger.
         self._wish = wish
+        self._note_ending(now)
         if wish is Wish.STOP:
             self._end_by(now + STOP_GRACE_S)
 
@@ -367,7 +376,11 @@ class RayMachine:
     def _end_run(self, reason: str, now: float) -> None:
         if not self.is_over:
             self.over_at, self._end_reason = now, reason
+            self._note_ending(now)
             self._end_by(now + LEAVE_GRACE_S)
+
+    def _note_ending(self, now: float) -> None:
+        self._ending_at = now if self._ending_at is None else self._ending_at
 
     def _end_by(self, deadline: float) -> None:
         self.stop_by = deadline if self.stop_by is None else min(self.stop_by, deadline)
@@ -381,21 +394,21 @@ class RayMachine:
     def is_given_up(self, node: RayNode) -> bool:
         return node.short_starts >= MAX_SHORT_STARTS
 
-    def _start_placed(self, placed: Mapping[int, str], now: float) -> list[Action]:
+    def _start_placed(self, placed: Iterable[NodePlaced], now: float) -> list[Action]:
         actions: list[Action] = []
-        for number, machine in placed.items():
-            node = self.nodes[number]
-            if self._may_start(node, now):
+        for each in placed:
+            node = self.nodes[each.node]
+            if each.seen_at >= node.since and self._may_start(node, now):
                 self._move(node, NodeState.STARTING, now)
-                node.start, node.began_at, node.where, node.code = node.start + 1, now, machine, None
-                actions.append(StartNode(number, node.start))
+                node.start, node.began_at, node.where, node.code = node.start + 1, now, each.machine, None
+                actions.append(StartNode(node.number, node.start))
         return actions
 
     def _decide_end(self, now: float) -> RayEnd | None:
         has_living = any(node.state in HAS_ACTOR for node in self.nodes)
         is_late = self.stop_by is not None and now >= self.stop_by
-        if self._wish is not None or self.is_over:
-            if has_living and not is_late:
+        if self._ending_at is not None:
+            if any(self._is_awaited(node, now - self._ending_at) for node in self.nodes) and not is_late:
                 return None
             return RayEnd(RayOutcome.ENDED if self._wish is None else RayOutcome.STOPPED, self._end_reason)
         # A spare that runs alone cannot train: it does not stop the clock.
@@ -409,6 +422,10 @@ class RayMachine:
         if usable < self.min_nodes:
             return RayEnd(RayOutcome.NO_NODE_LEFT, "; ".join(_describe(node) for node in self.nodes if node.reason))
         return None
+
+    def _is_awaited(self, node: RayNode, ending_s: float) -> bool:
+        """Whether the end waits for this node. Ray may look for a machine for one that is starting, for ever."""
+        return node.state in HAS_ACTOR and (node.state is not NodeState.STARTING or ending_s < LATE_S)
 
     def _is_pending_too_long(self, now: float) -> bool:
         return self.pending_timeout_s is not None and now >= self.began_at + self.pending_timeout_s

@@ -300,6 +300,16 @@ def test_a_lost_machine_that_returns_has_its_node_again() -> None:
     assert states(machine) == [RUNNING, RUNNING, RUNNING]
 
 
+@pytest.mark.parametrize("loss", [NodeDied(0, 1), NodeExited(0, 1, 3)], ids=["lost", "failed"])
+def test_a_placement_that_was_seen_before_the_loss_starts_nothing(loss: Observation) -> None:
+    """Ray said that before it knew of the loss: an actor would wait there for a machine that is gone."""
+    machine = running_machine(1, 2)
+    now = BEGIN + SHORT_S
+    machine.step([loss], now)
+    assert machine.step([NodePlaced(0, "machine-0", seen_at=now - 0.5)], now + 0.1) == []
+    assert machine.step([NodePlaced(0, "machine-0", seen_at=now)], now + 0.2) == [StartNode(0, 2)]
+
+
 def test_an_actor_that_is_out_of_reach_for_a_moment_stays() -> None:
     machine = running_machine(1, 1)
     assert machine.step([NodeUnavailable(0, 1), *placed(0)], BEGIN + 1) == []
@@ -464,6 +474,35 @@ def test_a_node_that_is_starting_is_told_once_it_runs(wish: Wish, told: Action) 
     assert machine.step(started(0), BEGIN + 2) == [told]
     assert machine.step([NodeUnavailable(0, 1)], BEGIN + 3) == []
     assert machine.step([NodeAnswered(0, 1), EndAsked(wish)], BEGIN + 4) == [], "once"
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [
+        (RunIsOver(), RayOutcome.ENDED),
+        (EndAsked(Wish.DRAIN), RayOutcome.STOPPED),
+        (EndAsked(Wish.STOP), RayOutcome.STOPPED),
+    ],
+    ids=["run ended", "drain", "stop"],
+)
+def test_a_node_that_is_starting_does_not_hold_up_the_end(reason: Observation, outcome: RayOutcome) -> None:
+    """Ray may be looking for a machine for its actor. It has nothing to save, and the driver removes it."""
+    machine = running_machine(1, 2)
+    machine.step([NodeDied(1, 1)], BEGIN + SHORT_S)
+    assert machine.step(placed(1), BEGIN + SHORT_S) == [StartNode(1, 2)]
+    now = BEGIN + SHORT_S + 100
+    machine.step([reason], now)
+    assert machine.step([reason], now + LATE_S) != [RayEnd(outcome)], "node 0 runs"
+    assert machine.step([NodeExited(0, 1, 0), reason], now + LATE_S) == [RayEnd(outcome)]
+
+
+def test_a_node_that_is_starting_has_a_moment_to_start_at_the_end() -> None:
+    machine = running_machine(1, 2)
+    machine.step([NodeDied(1, 1)], BEGIN + SHORT_S)
+    machine.step(placed(1), BEGIN + SHORT_S)
+    machine.step([EndAsked(Wish.STOP), NodeExited(0, 1, 0)], BEGIN + 100)
+    assert machine.step([EndAsked(Wish.STOP)], BEGIN + 100 + LATE_S - 0.1) == []
+    assert machine.step([EndAsked(Wish.STOP)], BEGIN + 100 + LATE_S) == [RayEnd(RayOutcome.STOPPED)]
 
 
 def test_a_node_that_is_out_of_reach_is_told_once_it_answers() -> None:
