@@ -241,7 +241,7 @@ class RunActor:
         try:
             self._store = GuardedProcess(spec)
         except OSError as error:
-            return f"the store could not be started: {error}"
+            return f"the store could not be started: {error}: can its machine write to --log-dir?"
         deadline = time.monotonic() + LISTEN_TIMEOUT_S
         while time.monotonic() < deadline:
             if self._store.wait(LISTEN_POLL_S) is not None:

@@ -13,6 +13,7 @@ from ft_rendezvous.launch.options import Options
 from ft_rendezvous.launch.plan import LaunchedRun, make_run, serve_command, torchrun_command
 from ft_rendezvous.launch.ray.actors import PYTHON, ProcessSpec
 from ft_rendezvous.launch.ray.request import RayRequest, describe_resources
+from ft_rendezvous.text import count
 
 UNKNOWN_STORE = "store-host:29400"
 """Stands in a dry run for an endpoint that is known once Ray has placed the store."""
@@ -82,11 +83,13 @@ def dry_run(request: RayRequest) -> list[str]:
     endpoint = request.store if not request.has_own_store else UNKNOWN_STORE
     run = plan_run(request, run_id, endpoint, log_dir_of(request, run_id))
     each = describe_resources(request.bundle)
-    lines = [f"# placement group min: {least} bundles of {each}, strategy {request.strategy or 'STRICT_SPREAD'}"]
+    lines = [
+        f"# placement group min: {count(least, 'bundle')} of {each}, strategy {request.strategy or 'STRICT_SPREAD'}"
+    ]
     lines += [f"# placement group node-{number}: 1 bundle of {each}" for number in range(least, request.node_count)]
     if request.has_own_store:
         lines.append(f"# one actor without CPUs ({request.store}):")
         lines.append(shlex.join(store_process(request, run).command))
-    lines.append(f"# {request.node_count} actors, node N with FT_INFRA_RANK=N:")
+    lines.append(f"# {count(request.node_count, 'actor')}, node N with FT_INFRA_RANK=N:")
     lines.append(shlex.join(node_process(request, run, 0).command))
     return lines

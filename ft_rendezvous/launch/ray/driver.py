@@ -23,7 +23,7 @@ from ft_rendezvous.config.addresses import format_endpoint
 from ft_rendezvous.errors import ConfigError
 from ft_rendezvous.launch.plan import LaunchedRun
 from ft_rendezvous.launch.ray import cluster
-from ft_rendezvous.launch.ray.actors import STOPPED
+from ft_rendezvous.launch.ray.actors import DRIVER_LEASE_S, STOPPED
 from ft_rendezvous.launch.ray.cluster import BundleSeat, GroupFacts, call, try_call
 from ft_rendezvous.launch.ray.commands import (
     has_own_directory,
@@ -52,7 +52,14 @@ from ft_rendezvous.launch.ray.machine import (
 )
 from ft_rendezvous.launch.ray.progress import NodeProgress, say
 from ft_rendezvous.launch.ray.questions import RayQuestions
-from ft_rendezvous.launch.ray.request import FIRST_NODE, RayNodeFacts, RayRequest, decide_spreading, describe_resources
+from ft_rendezvous.launch.ray.request import (
+    FIRST_NODE,
+    RayNodeFacts,
+    RayRequest,
+    decide_spreading,
+    describe_differences,
+    describe_resources,
+)
 from ft_rendezvous.launch.run_end import FAILED, RunEnd
 
 import ray  # isort: skip - After `cluster`, which says what to do if there is no Ray.
@@ -155,7 +162,8 @@ class Driver:
 
     def _finish(self, end: RayEnd) -> RunEnd:
         if end.outcome is RayOutcome.PENDING_TOO_LONG:
-            raise ConfigError(f"{self._progress.describe_waiting(time.monotonic())}: --pending-timeout is over")
+            waiting = self._progress.describe_waiting(time.monotonic())
+            raise ConfigError(f"{waiting}: --pending-timeout is over: add machines, free some, or wait longer")
         ending = RayRunEnding(
             name=self.name,
             has_own_store=self.request.has_own_store,
@@ -184,12 +192,13 @@ class Driver:
         driver = call(self.run_actor.drive, self.id)
         if driver != self.id:
             raise ConfigError(
-                f"run {self.name} is driven by another process ({driver}): look at it with "
-                f"`ftr ray status {self.name}`, {stop}"
+                f"run {self.name} is driven by another process ({driver}): if that one has just died, repeat the "
+                f"command after {DRIVER_LEASE_S:g} s; look at the run with `ftr ray status {self.name}`, {stop}"
             )
         problem = ""
-        if manifest["request"] != self._described():
-            problem = f"run {self.name} is there, with other options: repeat its own command, {stop}"
+        differences = describe_differences(self._described(), manifest["request"])
+        if differences:
+            problem = f"run {self.name} is there, with other options ({differences}): repeat its own command, {stop}"
         elif "endpoint" not in manifest:
             problem = f"run {self.name} is there, and its driver died before the store was up: {stop}"
         if problem:

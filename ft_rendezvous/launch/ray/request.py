@@ -147,9 +147,27 @@ def parse_resources(text: str) -> dict[str, float]:
             pairs = [(name.strip(), amount) for name, _, amount in (part.partition("=") for part in text.split(","))]
         if not all(name for name, _ in pairs):
             raise ValueError("a resource has no name")
-        return {name: float(amount) for name, amount in pairs}
+        return {name: _amount(name, amount) for name, amount in pairs}
     except (ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"--resources {text}: write name=amount,name=amount, or JSON: {error}") from error
+        raise ConfigError(f"--resources {text}: {error}: write name=amount,name=amount, or JSON") from error
+
+
+def _amount(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name!r} has no amount") from error
+
+
+def describe_differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Which options are not those of the run that is there; both as `describe` gives them, with the directory."""
+    names = [name for name in dict.fromkeys([*asked, *found]) if asked.get(name) != found.get(name)]
+    return ", ".join(_describe_directories(asked, found) if name == "directory" else name for name in names)
+
+
+def _describe_directories(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    here, there = (each.get("directory") or "that Ray copies" for each in (asked, found))
+    return f"the working directory {here} instead of {there}"
 
 
 # --- what a cluster can hold --------------------------------------------------------------------------

@@ -164,3 +164,9 @@ def test_a_dry_run_with_a_store_elsewhere_starts_none() -> None:
     ]
     assert "--rdzv-endpoint=there:4000" in shlex.split(lines[2])
     assert len(lines) == 3
+
+
+def test_a_dry_run_counts_one_as_one() -> None:
+    lines = dry_run(request(store="10.0.0.1:29400"))
+    assert lines[0] == "# placement group min: 1 bundle of 1 CPU, strategy STRICT_SPREAD"
+    assert lines[1] == "# 1 actor, node N with FT_INFRA_RANK=N:"

@@ -15,6 +15,7 @@ from ft_rendezvous.launch.ray.request import (
     RayRequest,
     Spreading,
     decide_spreading,
+    describe_differences,
     describe_resources,
     parse_resources,
 )
@@ -132,6 +133,26 @@ def test_resources_are_pairs_or_json(text: str, resources: dict[str, float]) -> 
 def test_resources_that_are_neither_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--resources"):
         parse_resources(text)
+
+
+@pytest.mark.parametrize("text", ["machine", "machine=", "machine=some"])
+def test_a_resource_without_an_amount_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="'machine' has no amount: write name=amount,name=amount, or JSON"):
+        parse_resources(text)
+
+
+def test_the_options_that_differ_are_named() -> None:
+    mine, other = RayRequest(script=("train.py",)).describe(), RayRequest(script=("train.py",), spares=1).describe()
+    assert describe_differences(mine, mine) == ""
+    assert describe_differences(mine, other) == "spares"
+    assert describe_differences({**mine, "directory": "/a"}, {**other, "directory": "/b"}) == (
+        "spares, the working directory /a instead of /b"
+    )
+    assert describe_differences({"directory": ""}, {"directory": "/b"}) == (
+        "the working directory that Ray copies instead of /b"
+    )
+    older = {key: value for key, value in other.items() if key != "strategy"}
+    assert describe_differences(mine, older) == "spares, strategy"
 
 
 def test_a_runtime_environment_is_an_object() -> None:
