@@ -151,7 +151,7 @@ def ftr_ray_run(  # noqa: PLR0917
         except HeadLost as error:
             print(f"ftr: {error}", file=sys.stderr)
             leave_at_once(FAILED)  # Threads wait inside Ray.
-    raise typer.Exit(code)
+    leave_at_once(code)  # The interpreter would wait until Ray has left the cluster.
 
 
 def ftr_ray_status(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ GROUPS = "ftr"
 START_TIMEOUT_S = 600.0
 """How long the first actor may take to start: Ray may install packages for it."""
 CALL_TIMEOUT_S = 30.0
+DISCONNECT_TIMEOUT_S = 3.0
 CONCURRENT_CALLS = 8
 """Calls that one actor answers at the same time."""
 WAITING, WAITING_CALLS = "waiting", 4
@@ -117,7 +119,14 @@ def connected(head: str, environment: Mapping[str, Any] | None = None) -> Iterat
     try:
         yield
     finally:
-        ray.shutdown()
+        disconnect()
+
+
+def disconnect() -> None:
+    """Leave the cluster. If a machine was lost, Ray waits about 20 s for it: after a moment that goes on alone."""
+    leaving = threading.Thread(target=ray.shutdown, name="ft-ray-leaves", daemon=True)
+    leaving.start()
+    leaving.join(DISCONNECT_TIMEOUT_S)
 
 
 def own_environment(environment: Mapping[str, Any]) -> dict[str, Any]:
