@@ -26,6 +26,9 @@ class FakeLink:
         self.read_progress: Callable[[], WorkersProgress | None] = lambda: None
         self.inquire: Callable[[int, int], None] = lambda _cycle_id, _no: None
 
+    def tick(self, cycle_id: int) -> None:
+        pass
+
     def must_stop(self, _cycle_id: int) -> bool:
         return self.is_cycle_over
 
