@@ -8,3 +8,9 @@ PROGRESS_VARIABLE = "FT_PROGRESS"
 
 INBOX_VARIABLE = "FT_INBOX"
 """The address of the agent's inbox, in the environment of a worker."""
+
+PROGRESS_FROM_VARIABLE = "FT_PROGRESS_FROM"
+"""What counts as progress of a worker, in its environment, if hangs are watched for."""
+
+NURSERY_VARIABLE = "FT_NURSERY"
+"""The address of the node's nursery, in the environment of a worker. Empty: there is none."""

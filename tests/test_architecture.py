@@ -36,6 +36,7 @@ LAYERS = (
     "state",
     "host",
     "node",
+    "warm",
     "agent",
     "worker",
     "torchft",
@@ -57,6 +58,7 @@ TORCHLESS += [
 ]
 TORCHLESS += [ROOT / "store" / "raw_client.py", ROOT / "store" / "names.py"]
 REACHES_INTO_TORCH = ("agent/torch_patches.py", "agent/agent_store.py")
+IN_WORKERS = ("worker.py", "warm/client.py", "warm/nursery_main.py", "warm/becoming.py")
 CATCHERS: tuple[str, ...] = ("agent/handler.py", "agent/worker_inbox.py", "agent/nvidia_health.py", "host/host.py")
 CATCHERS += (
     "errors.py",
@@ -72,6 +74,8 @@ CATCHERS += (
     "updates/fleet.py",
     "updates/threads.py",
     "updates/update_run.py",
+    "warm/becoming.py",
+    "warm/preloading.py",
     "worker.py",
 )
 
@@ -237,7 +241,7 @@ def test_the_environment_is_read_in_one_place(path: Path) -> None:
     if name_of(path) == "agent/handler.py":
         assert [ast.unparse(node) for node in uses] == ["os.environ"]
         assert "os.environ.update(outputs)" in path.read_text()
-    elif name_of(path) != "worker.py":  # It runs in the worker, whose environment is the agent's word.
+    elif name_of(path) not in IN_WORKERS:  # These run in the worker, whose environment is the agent's word.
         assert not uses
 
 

@@ -93,11 +93,14 @@ class FtRendezvousHandler(RendezvousHandler):
         """Set while an agent runs with this handler."""
         self.agent_calls = torch_patches.AgentCalls()
 
-    def attach(self, role: str, local_world_size: int) -> None:
-        """An agent begins to run. The seats of a cycle carry worker ranks, so the run must know how many it starts."""
+    def attach(self, role: str, local_world_size: int, *, is_warm: bool = False) -> None:
+        """An agent begins to run. The seats of a cycle carry worker ranks, so the run must know how many it starts.
+
+        `is_warm`: its workers are forked from a nursery, which starts now.
+        """
         self._role, self._local_world_size = role, local_world_size
         run = self._settings.run
-        self.workers = WorkerGroup(local_world_size, run.hang_rules, run.progress_from)
+        self.workers = WorkerGroup(local_world_size, run.hang_rules, run.progress_from, is_warm=is_warm)
         self._export(self.workers.environment())
 
     def detach(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ft_rendezvous.agent import stack_dump
-from ft_rendezvous.agent.processes import open_pidfd, wait_for_any
+from ft_rendezvous.agent.processes import find_worker, open_pidfd, wait_for_any
 from ft_rendezvous.agent.progress_cells import Cell, ProgressCells
 from ft_rendezvous.agent.stack_dump import Target, take_stacks
 from ft_rendezvous.core.leases import WorkersProgress
@@ -137,7 +137,7 @@ class HangWatch:
         count = 0 if cell is None else cell.count
         token = (count, *sizes) if count or any(sizes) else None
         pause = "" if cell is None else cell.pause
-        if not pause and stack_dump.read_state(self._workers.pids[local_rank]) == "t":
+        if not pause and stack_dump.read_state(find_worker(self._workers.pids[local_rank])) == "t":
             pause = DEBUGGER
         return WorkerReading(token, None if cell is None else cell.step, pause)
 
@@ -151,7 +151,7 @@ class HangWatch:
     def _take_stacks(self, cells: Mapping[int, Cell | None]) -> None:
         ranks, pids = self._workers.ranks, self._workers.pids
         targets = {
-            ranks[local_rank]: Target(pids[local_rank], None if cell is None else cell.stack_fd)
+            ranks[local_rank]: Target(find_worker(pids[local_rank]), None if cell is None else cell.stack_fd)
             for local_rank, cell in cells.items()
             if not self._has_ended(local_rank)
         }

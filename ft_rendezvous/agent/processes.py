@@ -10,6 +10,8 @@ import os
 import select
 from collections.abc import Iterable
 
+from ft_rendezvous.warm.client import WORKER_FD
+
 _P_PIDFD = getattr(os, "P_PIDFD", 3)  # A Python that was built with older headers lacks the name.
 
 
@@ -60,6 +62,16 @@ def catches(pid: int, signum: int) -> bool:
     return bool(caught >> (signum - 1) & 1)
 
 
+def find_worker(pid: int) -> int:
+    """The process that does the work of this worker: of a warm worker, torch knows the client alone."""
+    try:
+        with open(f"/proc/{pid}/fdinfo/{WORKER_FD}", "rb") as info:
+            found = next((int(line.split()[1]) for line in info if line.startswith(b"Pid:")), 0)
+    except OSError:
+        return pid
+    return found if found > 0 else pid
+
+
 def forward(signum: int, pids: Iterable[int]) -> list[int]:
     """Send a signal to the processes that catch it, and return their ids.
 
@@ -67,7 +79,7 @@ def forward(signum: int, pids: Iterable[int]) -> list[int]:
     handler yet, so it gets nothing either.
     """
     reached: list[int] = []
-    for pid in pids:
+    for pid in map(find_worker, pids):
         if not catches(pid, signum):
             continue
         try:

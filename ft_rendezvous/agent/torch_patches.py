@@ -10,6 +10,7 @@ wrappers give what no public interface gives:
   and then fails on it (pytorch #194710). Once torch returns a result there, this part does nothing;
 - the run's verdict after the exit barrier, which swallows every error: a node whose workers ended well in a run
   that failed must not exit 0;
+- a nursery for warm workers, and their command, where PYTHON_EXEC asks for them;
 - torch's reaction to signals for an agent that has not started workers yet, and only to the first of several signals
   that come at once: the second one would end an agent that is about to say goodbye.
 """
@@ -21,6 +22,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +37,7 @@ from ft_rendezvous.agent.torch_parts import TESTED_TORCH
 from ft_rendezvous.agent.worker_group import StartedWorkers
 from ft_rendezvous.config.load import caught_signals
 from ft_rendezvous.protocol.worker_policy import GroupState
+from ft_rendezvous.warm.nursery import find_command
 
 if TYPE_CHECKING:
     from ft_rendezvous.agent.handler import FtRendezvousHandler
@@ -58,7 +61,13 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
         if not isinstance(handler, handler_type):
             untouched: RunResult = original(agent, *args, **kwargs)
             return untouched
-        handler.attach(spec.role, spec.local_world_size)
+        warm_command = find_command(spec.entrypoint, spec.args)
+        if warm_command is not None:
+            spec.entrypoint, spec.args = warm_command
+        handler.attach(spec.role, spec.local_world_size, is_warm=warm_command is not None)
+        if getattr(agent, "_start_method", "") == "forkserver":
+            # It has the modules of `set_forkserver_preload`. Started now, it is warm when this node gets its place.
+            forkserver.ensure_running()
         wrappers = _AgentWrappers(agent, handler)
         with _signals_caught():
             try:

@@ -1,7 +1,7 @@
 """What an agent does for its workers beside running them.
 
 It reports which worker failed first, receives the messages of workers, and forwards the drain signal to them. There is
-one `WorkerGroup` per run of an agent. It owns the reaper, the inbox and the watch. `protocol.worker_policy` decides
+one `WorkerGroup` per run of an agent. It owns the reaper, the inbox, the watch, and the nursery of warm workers. `protocol.worker_policy` decides
 what it reports; this module brings the facts from threads, processes and files. It speaks to the coordinator through
 the link's posts, so it never waits for the store. What torch knows of its workers comes in through `torch_patches`.
 """
@@ -38,11 +38,18 @@ from ft_rendezvous.core.leases import WorkersProgress
 from ft_rendezvous.core.node_step import WorkerExit
 from ft_rendezvous.core.progress import HangRules, LateTable, ProgressFrom
 from ft_rendezvous.core.update_notes import StepTime, UpdateNote, UpdateOutcome
-from ft_rendezvous.env_names import INBOX_VARIABLE, MARKER_VARIABLE, PROGRESS_VARIABLE
+from ft_rendezvous.env_names import (
+    INBOX_VARIABLE,
+    MARKER_VARIABLE,
+    NURSERY_VARIABLE,
+    PROGRESS_FROM_VARIABLE,
+    PROGRESS_VARIABLE,
+)
 from ft_rendezvous.node.threads import Link
 from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.protocol.worker_policy import STUCK_REASON, AgentSight, GroupState, WorkerFailure, WorkerPolicy
 from ft_rendezvous.text import one_line
+from ft_rendezvous.warm.nursery import Nursery
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -69,9 +76,17 @@ class WorkerGroup:
     """The workers of this node, in one cycle after another."""
 
     def __init__(
-        self, count: int = 0, rules: HangRules | None = None, progress_from: ProgressFrom = ProgressFrom.CALLS
+        self,
+        count: int = 0,
+        rules: HangRules | None = None,
+        progress_from: ProgressFrom = ProgressFrom.CALLS,
+        *,
+        is_warm: bool = False,
     ) -> None:
-        """`count` workers start at a time. `rules` say when one of them is late; None: never."""
+        """`count` workers start at a time. `rules` say when one of them is late; None: never.
+
+        `is_warm`: workers are clients of a nursery, which this group starts and ends.
+        """
         self._link: Link | None = None
         self._lock = threading.Lock()
         """Held for one decision. The link's lock is never taken under it: the link calls `_on_drain` under its own."""
@@ -82,9 +97,15 @@ class WorkerGroup:
         self._coordinator_knows_drain = threading.Event()
         self._marker = secrets.token_hex(8)
         self._reaper = Reaper.start(self._marker)
+        self._nursery = _start_nursery(self._marker) if is_warm else None
         self._late = LateTable(rules or HangRules())
         self._cells = _make_cells(count) if self._late.rules.is_on else None
-        self._reads_output = progress_from is ProgressFrom.LOG
+        self._progress_from = progress_from
+        if progress_from is ProgressFrom.OPTIMIZER and self._nursery is None and self._cells is not None:
+            log.warning(
+                "progress_from=optimizer has no effect on workers that start cold: set PYTHON_EXEC=ftr-python, "
+                "or call ft_rendezvous.worker.watch_optimizer() in the script"
+            )
         self._hang_watch: HangWatch | None = None
         self._inbox = WorkerInbox(self._on_message, self._is_place_trusted)
         self._is_ended = False
@@ -99,12 +120,18 @@ class WorkerGroup:
         """What workers need: the reaper finds them by it, and they find the inbox by it."""
         # A worker that renames itself with `setproctitle` would wipe its environment, and the marker with it.
         variables = {MARKER_VARIABLE: self._marker, INBOX_VARIABLE: self._inbox.address, "SPT_NOENV": "1"}
-        # Empty if it is off: a worker must not find the cells of an agent that has started this one.
-        return variables | {PROGRESS_VARIABLE: "" if self._cells is None else self._cells.path}
+        # Empty if it is off: a worker must not find the cells or the nursery of an agent that has started this one.
+        return variables | {
+            PROGRESS_VARIABLE: "" if self._cells is None else self._cells.path,
+            PROGRESS_FROM_VARIABLE: "" if self._cells is None else self._progress_from.value,
+            NURSERY_VARIABLE: "" if self._nursery is None else self._nursery.address,
+        }
 
     def end(self) -> None:
         """The agent ends in an orderly way. Its workers are gone, so the reaper must not act."""
         self.stop_watch()
+        if self._nursery is not None:
+            self._nursery.end()
         self._inbox.close()
         self._reaper.dismiss()
         # A node that stays as the host of the store must not die of the signal's default action.
@@ -123,6 +150,8 @@ class WorkerGroup:
     def set_place(self, link: Link, place: Place) -> None:
         """Workers are about to start in this place."""
         self._link = link
+        if self._nursery is not None:
+            self._nursery.keep()
         self._inbox.forget_subscribers()
         if self._cells is not None:
             self._cells.clear()
@@ -139,7 +168,7 @@ class WorkerGroup:
 
     def _outputs_of(self, started: StartedWorkers) -> dict[int, tuple[str, ...]]:
         """The files whose growth is progress of a worker, by local rank."""
-        if not self._reads_output:
+        if self._progress_from is not ProgressFrom.LOG:
             return {}
         files = {
             local_rank: tuple(
@@ -311,6 +340,14 @@ def _note_of(message: UpdateMessage) -> UpdateNote:
         lost_s=message.lost_s,
         reason=message.reason,
     )
+
+
+def _start_nursery(marker: str) -> Nursery | None:
+    try:
+        return Nursery(marker)
+    except OSError as error:
+        log.warning("no nursery: workers start cold reason=%s", error)
+        return None
 
 
 def _make_cells(count: int) -> ProgressCells | None:

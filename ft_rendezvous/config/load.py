@@ -130,3 +130,8 @@ def _number_from(env: Mapping[str, str], name: str, what: str) -> int | None:
     if text and not is_digits(text):
         raise ConfigError(f"{name}={text} is not {what}: it must be an integer, 0 or more")
     return int(text) if text else None
+
+
+def own_environment() -> dict[str, str]:
+    """What torch's agent gives its workers, but for its own variables: not what a C library has set beside Python."""
+    return dict(os.environ)

@@ -152,7 +152,8 @@ class RunSettings:
     progress_from: ProgressFrom = setting(
         "progress_from",
         ProgressFrom.CALLS,
-        "`calls`: workers call progress() or watch_optimizer(). `log`: output of a worker is progress, too.",
+        "`calls`: workers call progress() or watch_optimizer(). `log`: output of a worker is progress, too. "
+        "`optimizer`: warm workers need no call.",
     )
     has_identical_workers: bool = setting(
         "identical_workers",

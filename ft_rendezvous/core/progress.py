@@ -37,6 +37,8 @@ class ProgressFrom(StrEnum):
     """Its calls of `progress`, or those of its optimizer."""
     LOG = "log"
     """These calls, and its output."""
+    OPTIMIZER = "optimizer"
+    """The steps of its optimizers, without a call, if it starts warm."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,151 @@
+"""No kill leaves a process behind, and none makes a script run twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from ft_rendezvous.warm.nursery import MAX_STARTS
+from tests.support.torchrun_cluster import is_alive
+from tests.support.waiting import wait_until
+from tests.warm.stage import COLD_WARNING, Stage, Started
+
+SLEEPS = "import os, time; print('ready', os.getpid(), os.getppid(), flush=True); time.sleep(600)"
+
+
+def start_sleeper(stage: Stage) -> tuple[Started, int, int]:
+    """A client, its worker and its guardian."""
+    started = stage.start("-u", stage.script(SLEEPS))
+    _, worker, guardian = started.wait_for("\n").split()
+    return started, int(worker), int(guardian)
+
+
+def test_the_client_is_killed(light_stage: Stage) -> None:
+    started, worker, guardian = start_sleeper(light_stage)
+    os.kill(started.pid, signal.SIGKILL)
+    assert started.wait() == -signal.SIGKILL
+    wait_until("the worker and its guardian end", lambda: not is_alive(worker) and not is_alive(guardian))
+
+
+def test_the_clients_group_is_killed_and_the_workers_children_with_it(light_stage: Stage) -> None:
+    script = light_stage.script("import os, time\nif os.fork():\n    print('ready', flush=True)\ntime.sleep(600)")
+    started = light_stage.start("-u", script)
+    started.wait_for("ready")
+    os.killpg(started.pid, signal.SIGKILL)
+    light_stage.assert_nothing_left()
+
+
+def test_the_worker_is_killed(light_stage: Stage) -> None:
+    started, worker, _ = start_sleeper(light_stage)
+    os.kill(worker, signal.SIGKILL)
+    assert started.wait() == -signal.SIGKILL
+    light_stage.assert_nothing_left()
+
+
+def test_the_guardian_is_killed(light_stage: Stage) -> None:
+    started, worker, guardian = start_sleeper(light_stage)
+    os.kill(guardian, signal.SIGKILL)
+    assert started.wait() == -signal.SIGKILL
+    assert not is_alive(worker), "the client ends after its worker"
+
+
+def test_the_client_and_the_guardian_are_killed(light_stage: Stage) -> None:
+    started, worker, guardian = start_sleeper(light_stage)
+    for pid in (guardian, started.pid):
+        os.kill(pid, signal.SIGKILL)
+    wait_until("the worker ends", lambda: not is_alive(worker))
+
+
+def test_the_nursery_is_killed_and_no_worker_notices(light_stage: Stage) -> None:
+    started, worker, _ = start_sleeper(light_stage)
+    nursery = light_stage.nursery.pid
+    assert nursery is not None
+    os.kill(nursery, signal.SIGKILL)
+    late = light_stage.run("print('late')")
+    assert (late.wait(), late.text) == (0, "late\n")
+    assert COLD_WARNING in late.error_text
+    assert is_alive(worker)
+    os.kill(started.pid, signal.SIGTERM)
+    assert started.wait() == -signal.SIGTERM
+
+
+def test_a_nursery_that_has_ended_is_replaced_and_not_for_ever(
+    light_stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nursery = light_stage.nursery
+    monkeypatch.setattr("os.environ", light_stage.environment)
+    for _ in range(MAX_STARTS - 1):
+        _kill_nursery(light_stage)
+        nursery.keep()
+        started = light_stage.run("print('ran')")
+        assert (started.text, started.error_text) == ("ran\n", "")
+    _kill_nursery(light_stage)
+    nursery.keep()
+    assert nursery.pid is None
+    assert "workers start cold from now on" in caplog.text
+    nursery.keep()
+
+
+def _kill_nursery(stage: Stage) -> None:
+    pid = stage.nursery.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until("the nursery ends", lambda: not is_alive(pid))
+
+
+@pytest.mark.parametrize("victim", ["nursery", "all forks", "client"])
+def test_a_kill_at_every_moment_of_a_fork(tmp_path: Path, victim: str) -> None:
+    """The script runs at most once. It does run if only the nursery was killed, and the exit code says so."""
+    from tests.warm.stage import open_stage  # noqa: PLC0415
+
+    for number in range(25):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with open_stage(folder, modules=()) as stage:
+            stage.run("pass")  # The nursery is ready.
+            mark = folder / "ran"
+            script = stage.script(f"open({str(mark)!r}, 'a').write('x')")
+            started = stage.start("-u", script)
+            time.sleep(0.012 + 0.0012 * number)  # A client starts in 15 ms here, a fork takes 10 ms.
+            if victim == "client":
+                started.process.kill()
+            elif victim == "nursery":
+                _kill_nursery(stage)
+            else:
+                for pid in (*stage.left_processes(), stage.nursery.pid or 0):
+                    if pid not in (started.pid, 0):
+                        try:
+                            os.kill(pid, signal.SIGKILL)
+                        except ProcessLookupError:
+                            continue
+            code = started.wait()
+            runs = len(mark.read_text()) if mark.exists() else 0
+            stage.assert_nothing_left()
+            if victim == "nursery":
+                assert (code, runs) == (0, 1), started.error_text
+            else:
+                assert code in (0, -signal.SIGKILL)
+                assert runs == 1 if code == 0 else runs <= 1
+
+
+def test_the_nursery_ends_with_its_agent(tmp_path: Path) -> None:
+    """However the agent ends: here without a word, and with no reaper."""
+    import subprocess  # noqa: PLC0415
+    import sys  # noqa: PLC0415
+
+    code = (
+        "import sys, time; from ft_rendezvous.warm.nursery import Nursery\n"
+        "print(Nursery('some-marker', ()).pid, flush=True); time.sleep(600)"
+    )
+    agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert agent.stdout is not None
+    pid = int(agent.stdout.readline())
+    assert is_alive(pid)
+    agent.kill()
+    agent.wait()
+    agent.stdout.close()
+    wait_until("the nursery ends", lambda: not is_alive(pid))

@@ -1,0 +1,333 @@
+"""A script cannot tell a warm worker from a cold one: each row of the table in docs/warm-workers.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.warm.stage import COLD_WARNING, MARK, SCRIPTS, Stage, Started
+
+REPORT = SCRIPTS / "report.py"
+SAME = ("argv", "orig_argv", "executable", "flags", "cwd", "path", "main", "streams", "is default", "signals", "leads")
+SAME += ("umask", "limits", "affinity", "descriptors", "command", "shown environment", "environment", "name")
+
+
+def run_both(stage: Stage, *words: object, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the script reports when it starts cold, and when it starts warm."""
+    # One after the other to the same file: its name is in the report.
+    found = []
+    for is_cold in (True, False):
+        output = stage.folder / "same.out"
+        with output.open("wb") as out:
+            started = stage.start(*words, is_cold=is_cold, stdout=out, stderr=out, **dict(options))
+        started.output = started.errors = output
+        found.append(started.report())
+        assert COLD_WARNING not in started.text
+    assert is_forked(found[1])
+    assert not is_forked(found[0])
+    return found[0], found[1]
+
+
+def is_forked(report: dict[str, Any]) -> bool:
+    """Python's own memory of how it was started: the one thing that this test needs and a script has no use for."""
+    return bool(report["is forked"])
+
+
+def end_of(started: Started) -> tuple[int, str]:
+    return started.wait(), started.error_text
+
+
+def test_what_a_script_sees_of_its_process(stage: Stage) -> None:
+    cold, warm = run_both(stage, "-u", REPORT, "--lr", "0.1", "ü")
+    assert {name: warm[name] for name in SAME} == {name: cold[name] for name in SAME}
+
+
+def test_streams_without_u(stage: Stage) -> None:
+    cold, warm = run_both(stage, REPORT)
+    assert warm["streams"] == cold["streams"]
+    assert warm["streams"][1][1] == "BufferedWriter"
+
+
+def test_arguments_of_a_relative_script(stage: Stage) -> None:
+    folder = stage.folder / "folder"
+    folder.mkdir()
+    (folder / "report.py").write_text(REPORT.read_text())
+    cold, warm = run_both(stage, "-u", "folder/report.py", "x")
+    assert warm["main"] == cold["main"]
+    assert (warm["argv"], warm["path"][0]) == (cold["argv"], cold["path"][0])
+    assert warm["path"] == cold["path"]
+
+
+def test_a_link_to_a_script(stage: Stage) -> None:
+    (stage.folder / "link.py").symlink_to(REPORT)
+    cold, warm = run_both(stage, "-u", "./link.py")
+    assert warm["main"] == cold["main"]
+    assert warm["path"] == cold["path"]
+
+
+def test_a_module(stage: Stage) -> None:
+    package = stage.folder / "mypackage"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "report.py").write_text(REPORT.read_text())
+    cold, warm = run_both(stage, "-u", "-m", "mypackage.report", "x")
+    assert {name: warm[name] for name in SAME} == {name: cold[name] for name in SAME}
+
+
+def test_limits_affinity_umask_and_working_directory(stage: Stage) -> None:
+    cpu = sorted(os.sched_getaffinity(0))[-1]
+
+    def change() -> None:
+        os.umask(0o027)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, 1024))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.sched_setaffinity(0, [cpu])
+
+    folder = stage.folder / "here"
+    folder.mkdir()
+    cold, warm = run_both(stage, "-u", REPORT, preexec_fn=change, cwd=folder)
+    assert {name: warm[name] for name in SAME} == {name: cold[name] for name in SAME}
+    assert (warm["umask"], warm["affinity"], warm["limits"]["RLIMIT_NOFILE"]) == (0o027, [cpu], [512, 1024])
+
+
+def test_ignored_and_blocked_signals(stage: Stage) -> None:
+    def change() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+
+    cold, warm = run_both(stage, "-u", REPORT, preexec_fn=change)
+    assert warm["signals"] == cold["signals"]
+    assert "SIGHUP" not in warm["signals"]["handlers"]
+
+
+def test_other_open_descriptors(stage: Stage) -> None:
+    with (stage.folder / "file").open("w") as file:
+        cold, warm = run_both(stage, "-u", REPORT, pass_fds=(file.fileno(),))
+        assert warm["descriptors"] == cold["descriptors"]
+        assert warm["descriptors"][str(file.fileno())] == str(stage.folder / "file")
+
+
+def test_an_environment_of_a_megabyte(stage: Stage) -> None:
+    text = "x" * 100_000
+    env = {f"FT_TEST_{number}": text for number in range(10)}
+    cold, warm = run_both(stage, "-u", REPORT, env=env)
+    assert warm["environment"] == cold["environment"]
+    assert sum(map(len, warm["environment"].values())) > 1_000_000
+
+
+IMPORT_ALL = f"""
+import json, random, sys, uuid, multiprocessing, tempfile, threading, os
+import numpy, torch, torch._dynamo
+found = dict(
+    threads=[torch.get_num_threads(), torch.get_num_interop_threads(), len(os.listdir("/proc/self/task"))],
+    blas=numpy.random.rand(300, 300).dot(numpy.random.rand(300, 300)).shape and len(os.listdir("/proc/self/task")),
+    random=[torch.initial_seed(), torch.rand(2).tolist(), random.random(), numpy.random.rand(), str(uuid.uuid4()), str(uuid.uuid1()),
+            multiprocessing.current_process().authkey.hex(), os.path.basename(tempfile.mktemp())],
+    name=multiprocessing.current_process().name,
+    is_main=threading.main_thread() is threading.current_thread(),
+    native=threading.get_native_id() == os.getpid(),
+    inductor=os.environ.get("TORCHINDUCTOR_CACHE_DIR"),
+)
+print({MARK!r} + json.dumps(found))
+"""
+
+
+def test_random_state_is_shared_by_no_two_workers(stage: Stage) -> None:
+    one, other = ({json.dumps(each) for each in stage.run(IMPORT_ALL).report()["random"]} for _ in range(2))
+    assert len(one) == len(other) == 8
+    assert one & other == set()
+
+
+def test_numbers_of_threads(stage: Stage) -> None:
+    cold, warm = (stage.run(IMPORT_ALL, is_cold=is_cold).report() for is_cold in (True, False))
+    assert (warm["threads"], warm["blas"]) == (cold["threads"], cold["blas"])
+    assert (warm["name"], warm["is_main"], warm["native"]) == ("MainProcess", True, True)
+
+
+PICKLES = """
+import multiprocessing, pickle, sys, os
+
+class Thing:
+    def __eq__(self, other):
+        return isinstance(other, Thing)
+
+def work(thing):
+    return (os.path.basename(sys.argv[0]), thing == Thing(), __name__)
+
+if __name__ == "__main__":
+    assert pickle.loads(pickle.dumps(Thing())) == Thing()
+    for method in ("spawn", "fork", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print("found", method, *pool.apply(work, (Thing(),)))
+"""
+
+
+def test_pickling_and_multiprocessing(stage: Stage) -> None:
+    cold, warm = (stage.start("-u", stage.script(PICKLES), is_cold=is_cold) for is_cold in (True, False))
+    assert (warm.wait(), warm.text) == (cold.wait(), cold.text)
+    assert warm.text.count("found") == 3
+
+
+ENDS = {
+    "return": "print('end')",
+    "exit code": "import sys; sys.exit(37)",
+    "exit text": "import sys; sys.exit('no luck')",
+    "os._exit": "import os; os._exit(41)",
+    "error": "def f():\n    raise ValueError('no')\nf()",
+    "syntax": "def f(:\n    pass",
+    "interrupt": "raise KeyboardInterrupt",
+    "abort": "import os; os.abort()",
+    "kill": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "term": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "segv": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+    "atexit": "import atexit, sys; atexit.register(print, 'at exit'); sys.exit(3)",
+    "atexit after error": "import atexit; atexit.register(print, 'at exit'); raise ValueError",
+    "thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()",
+    "hook": "import sys\nsys.excepthook = lambda *_: print('hook')\nraise ValueError",
+    "unraisable": "class A:\n    def __del__(self):\n        print('deleted')\na = A()",
+    "exec": "import os, sys; os.execv('/bin/sh', ['sh', '-c', 'echo became sh; exit 9'])",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_every_way_to_end(stage: Stage, name: str) -> None:
+    script = stage.script(ENDS[name])
+    cold, warm = (stage.start("-u", script, is_cold=is_cold) for is_cold in (True, False))
+    assert (*end_of(warm), warm.text) == (*end_of(cold), cold.text)
+
+
+@pytest.mark.parametrize("name", ["error", "exit code", "interrupt", "return"])
+def test_every_way_a_module_ends(stage: Stage, name: str) -> None:
+    stage.script(ENDS[name], "mymodule.py")
+    cold, warm = (stage.start("-u", "-m", "mymodule", is_cold=is_cold) for is_cold in (True, False))
+    assert (*end_of(warm), warm.text) == (*end_of(cold), cold.text)
+
+
+def test_a_script_that_is_not_there(stage: Stage) -> None:
+    cold, warm = (stage.start("-u", "nowhere.py", is_cold=is_cold) for is_cold in (True, False))
+    assert warm.wait() == cold.wait() == 2
+    assert cold.error_text in warm.error_text
+
+
+CATCHES = """
+import os, signal, sys, time
+def caught(number, frame):
+    print("caught", int(number), flush=True)
+    if number == signal.SIGTERM:
+        sys.exit(5)
+for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT, signal.SIGRTMIN + 3):
+    signal.signal(number, caught)
+print("ready", os.getpid(), flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_signals_reach_the_worker(light_stage: Stage) -> None:
+    started = light_stage.start("-u", light_stage.script(CATCHES))
+    started.wait_for("ready")
+    for signum in (signal.SIGUSR1, signal.SIGHUP, signal.SIGCONT, signal.SIGRTMIN + 3):
+        os.kill(started.pid, signum)
+        started.wait_for(f"caught {int(signum)}")
+    os.killpg(started.pid, signal.SIGTERM)
+    assert started.wait() == 5
+    assert started.text.count(f"caught {int(signal.SIGTERM)}") == 1
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGABRT, signal.SIGQUIT])
+def test_a_signal_that_nothing_catches_ends_both(light_stage: Stage, signum: signal.Signals) -> None:
+    started = light_stage.start("-u", light_stage.script("import time; print('ready'); time.sleep(600)"))
+    started.wait_for("ready")
+    os.kill(started.pid, signum)
+    assert started.wait() == -signum
+    light_stage.assert_nothing_left()
+
+
+def test_a_worker_signals_its_parent(light_stage: Stage) -> None:
+    """Torchrun is the parent of a cold worker."""
+    parent = light_stage.script(
+        "import signal, subprocess, sys\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('the parent heard', flush=True))\n"
+        "sys.exit(subprocess.Popen(sys.argv[1:], start_new_session=True).wait())",
+        "parent.py",
+    )
+    child = light_stage.script("import os, signal; os.kill(os.getppid(), signal.SIGUSR1)", "child.py")
+    started = light_stage.start(parent, sys.executable, "-I", "-S", _client(), "-u", child, is_cold=True)
+    assert started.wait() == 0, started.error_text
+    assert "the parent heard" in started.text
+
+
+def test_a_whole_process_group_gets_torchs_signal(light_stage: Stage) -> None:
+    script = light_stage.script(
+        "import os, time, signal\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n    time.sleep(600)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('child', os.waitpid(pid, 0)[1], flush=True), os._exit(0)))\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
+    )
+    started = light_stage.start("-u", script)
+    started.wait_for("ready")
+    os.killpg(started.pid, signal.SIGTERM)
+    assert started.wait() == 0
+    assert f"child {int(signal.SIGTERM)}" in started.text
+
+
+def test_the_agent_finds_the_worker_behind_the_client(light_stage: Stage) -> None:
+    from ft_rendezvous.agent.processes import catches, find_worker, forward  # noqa: PLC0415
+
+    started = light_stage.start("-u", light_stage.script(CATCHES))
+    pid = int(started.wait_for("ready").split()[1])
+    assert find_worker(started.pid) == pid != started.pid
+    assert find_worker(os.getpid()) == os.getpid()
+    assert catches(pid, signal.SIGUSR1)
+    assert forward(signal.SIGUSR1, [started.pid]) == [pid]
+    started.wait_for(f"caught {int(signal.SIGUSR1)}")
+
+
+def test_standard_input_and_a_pipe(light_stage: Stage) -> None:
+    script = light_stage.script("import sys; print(sys.stdin.read().upper(), end='')")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", _client(), "-u", script],
+        input=b"a\nb\n",
+        stdout=subprocess.PIPE,
+        env={**light_stage.environment, "FT_NURSERY": light_stage.nursery.address},
+        check=True,
+        start_new_session=True,
+    )
+    assert done.stdout == b"A\nB\n"
+
+
+def test_the_console_script_is_the_same_client(light_stage: Stage) -> None:
+    program = Path(sys.executable).parent / "ftr-python"
+    started = light_stage.start("-u", light_stage.script("import sys; sys.exit(7)"), command=[str(program)])
+    assert (started.wait(), started.error_text) == (7, "")
+
+
+def _client() -> str:
+    from ft_rendezvous.warm.nursery import CLIENT  # noqa: PLC0415
+
+    return str(CLIENT)
+
+
+def test_without_a_nursery_it_is_the_ordinary_interpreter(light_stage: Stage) -> None:
+    for address in ("", "@ft-rendezvous/nursery/nothing"):
+        started = light_stage.start("-u", light_stage.script("import sys; sys.exit(7)"), env={"FT_NURSERY": address})
+        assert started.wait() == 7
+        assert (COLD_WARNING in started.error_text) is bool(address)
+
+
+def test_a_client_that_waits_for_the_imports(tmp_path: Path, light_stage: Stage) -> None:
+    """A nursery that still imports is waited for: to import beside it would take as long."""
+    wait_until("the nursery lives", lambda: light_stage.nursery.pid is not None)
+    started = light_stage.run("print('ran')")
+    assert (started.wait(), started.text, started.error_text) == (0, "ran\n", "")
