@@ -152,7 +152,7 @@ def open_stage(
             if name.startswith(("PYTEST_", "COV_", "FT_", "PYTHONUNBUFFERED")):
                 patch.delenv(name)
         for name, value in variables.items():
-            patch.setenv(name, value)
+            patch.setenv(name, value) if value else patch.delenv(name, raising=False)
         environment = dict(os.environ)
         nursery = Nursery(marker, modules)
     stage = Stage(folder, environment, marker, nursery)

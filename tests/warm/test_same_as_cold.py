@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.warm.stage import COLD_WARNING, MARK, SCRIPTS, Stage, Started
+from tests.warm.stage import COLD_WARNING, MARK, SCRIPTS, Stage, Started, open_stage
 
 REPORT = SCRIPTS / "report.py"
 SAME = ("argv", "orig_argv", "executable", "flags", "cwd", "path", "main", "streams", "is default", "signals", "leads")
@@ -152,6 +152,24 @@ def test_numbers_of_threads(stage: Stage) -> None:
     cold, warm = (stage.run(IMPORT_ALL, is_cold=is_cold).report() for is_cold in (True, False))
     assert (warm["threads"], warm["blas"]) == (cold["threads"], cold["blas"])
     assert (warm["name"], warm["is_main"], warm["native"]) == ("MainProcess", True, True)
+
+
+BLAS = f"""
+import json, os, numpy
+a = numpy.random.rand(400, 400)
+a.dot(a)
+print({MARK!r} + json.dumps(len(os.listdir("/proc/self/task"))))
+"""
+
+
+@pytest.mark.parametrize("wanted", ["", "2"])
+def test_threads_of_openblas(tmp_path: Path, wanted: str) -> None:
+    """The nursery has loaded it with one thread. A worker has as many as a cold one."""
+    variables = {"OMP_NUM_THREADS": "", "OPENBLAS_NUM_THREADS": wanted}
+    with open_stage(tmp_path, variables, modules=("numpy",)) as stage:
+        cold, warm = stage.run(BLAS, is_cold=True), stage.run(BLAS)
+        assert warm.error_text == ""
+        assert warm.report() == cold.report() == min(int(wanted or 64), len(os.sched_getaffinity(0)))
 
 
 PICKLES = """

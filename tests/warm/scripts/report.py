@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -34,7 +35,7 @@ def describe_stream(stream: Any) -> list[object]:
 def describe_main() -> dict[str, str]:
     main = sys.modules["__main__"]
     names = ("__name__", "__file__", "__package__", "__spec__", "__doc__", "__cached__")
-    found = {name: repr(getattr(main, name, "missing")) for name in names}
+    found = {name: re.sub(" at 0x[0-9a-f]+", "", repr(getattr(main, name, "missing"))) for name in names}
     return found | {
         "loader": type(main.__loader__).__name__,
         "is this": str(main.__dict__ is globals()),
