@@ -58,7 +58,7 @@ TORCHLESS += [
 ]
 TORCHLESS += [ROOT / "store" / "raw_client.py", ROOT / "store" / "names.py"]
 REACHES_INTO_TORCH = ("agent/torch_patches.py", "agent/agent_store.py")
-IN_WORKERS = ("worker.py", "warm/client.py", "warm/nursery_main.py", "warm/becoming.py")
+IN_WORKERS = ("worker.py", "warm/called_with.py", "warm/client.py", "warm/nursery_main.py", "warm/becoming.py")
 CATCHERS: tuple[str, ...] = ("agent/handler.py", "agent/worker_inbox.py", "agent/nvidia_health.py", "host/host.py")
 CATCHERS += (
     "errors.py",

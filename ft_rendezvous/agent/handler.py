@@ -91,6 +91,8 @@ class FtRendezvousHandler(RendezvousHandler):
         self._torchft_variables = self._derive_torchft_variables()
         self.workers: WorkerGroup | None = None
         """Set while an agent runs with this handler."""
+        self.exported: dict[str, str] = {}
+        """What workers find in their environment beside torch's own variables."""
         self.agent_calls = torch_patches.AgentCalls()
 
     def attach(self, role: str, local_world_size: int, *, is_warm: bool = False) -> None:
@@ -302,6 +304,7 @@ class FtRendezvousHandler(RendezvousHandler):
 
     def _export(self, outputs: dict[str, str]) -> None:
         """Workers inherit the agent's environment. The agent never reads these names."""
+        self.exported.update(outputs)
         os.environ.update(outputs)
 
     def _outputs(self, place: Place) -> dict[str, str]:

@@ -37,6 +37,7 @@ from ft_rendezvous.agent.torch_parts import TESTED_TORCH
 from ft_rendezvous.agent.worker_group import StartedWorkers
 from ft_rendezvous.config.load import caught_signals
 from ft_rendezvous.protocol.worker_policy import GroupState
+from ft_rendezvous.warm.called_with import CalledWith
 from ft_rendezvous.warm.nursery import find_command
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
         if warm_command is not None:
             spec.entrypoint, spec.args = warm_command
         handler.attach(spec.role, spec.local_world_size, is_warm=warm_command is not None)
-        if getattr(agent, "_start_method", "") == "forkserver":
+        if _uses_forkserver(agent):
             # It has the modules of `set_forkserver_preload`. Started now, it is warm when this node gets its place.
             forkserver.ensure_running()
         wrappers = _AgentWrappers(agent, handler)
@@ -96,6 +97,11 @@ def install(handler_type: type[FtRendezvousHandler]) -> None:
     SimpleElasticAgent.run = run  # type: ignore[method-assign]
 
 
+def _uses_forkserver(agent: SimpleElasticAgent) -> bool:
+    is_function = not isinstance(agent.get_worker_group().spec.entrypoint, str)
+    return is_function and getattr(agent, "_start_method", "") == "forkserver"
+
+
 class _AgentWrappers:
     """Calls the handler when the agent has started its workers, when they fail, and before it stops them for good."""
 
@@ -106,6 +112,8 @@ class _AgentWrappers:
         self._shut_down = agent._shutdown
         self._restart = agent._restart_workers
         self._monitor = agent._monitor_workers
+        self._function = agent.get_worker_group().spec.entrypoint if _uses_forkserver(agent) else None
+        """What a forkserver's workers call. They do not inherit what this agent exports."""
         self._is_restarting = False
         self._reason_to_give_up = ""
         self.failed: RunResult | None = None
@@ -116,6 +124,8 @@ class _AgentWrappers:
     def _start_workers(self, group: TorchWorkerGroup) -> dict[int, Any]:
         self.failed, self._reason_to_give_up = None, ""
         self._handler.agent_calls.note("_start_workers")
+        if self._function is not None:
+            group.spec.entrypoint = CalledWith(self._function, dict(self._handler.exported))
         pids = self._start(group)
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         # An agent of another class than torch's LocalElasticAgent may have no such context.

@@ -52,6 +52,7 @@ class LaunchRequest:
     is_each_task: bool
     srun_args: str
     is_dry_run: bool
+    is_warm: bool = False
 
 
 def launch_run(request: LaunchRequest) -> int:
@@ -92,6 +93,7 @@ def _options(request: LaunchRequest, env: Mapping[str, str]) -> Options:
         requeues=request.requeues,
         is_each_task=request.is_each_task,
         srun_args=parse_srun_args(request.srun_args),
+        is_warm=request.is_warm,
         torchrun=(env.get("TORCHRUN") or "torchrun",),
         ftr=(env.get("FTR") or "ftr",),
         state_token=env.get("FT_STATE_TOKEN", ""),

@@ -100,6 +100,9 @@ def ftr_ray_run(  # noqa: PLR0917
             "Default: for ever, if the cluster could hold them.",
         ),
     ] = None,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Fork workers from a process with warm imports; see **ftr docs warm-workers**.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")] = False,
 ) -> None:
     """Start one torchrun per node, each in an actor of Ray, and wait for the end.
@@ -138,6 +141,7 @@ def ftr_ray_run(  # noqa: PLR0917
             log_dir=log_dir,
             name=name,
             pending_timeout_s=pending_timeout,
+            is_warm=warm,
         )
         if dry_run:
             from ft_rendezvous.launch.ray.commands import dry_run as describe  # noqa: PLC0415

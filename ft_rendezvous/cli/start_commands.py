@@ -29,6 +29,9 @@ def ftr_demo(  # noqa: PLR0917
     kill: Annotated[
         bool, typer.Option("--kill/--no-kill", help="Kill an active node during training, or kill none.")
     ] = True,
+    warm: Annotated[
+        bool, typer.Option("--warm/--no-warm", help="Fork workers from a process with warm imports, or start them cold.")
+    ] = True,
     directory: Annotated[
         Path | None,
         typer.Option("--dir", file_okay=False, help="An empty or new directory for logs and checkpoint. It is kept."),
@@ -54,7 +57,9 @@ def ftr_demo(  # noqa: PLR0917
     from ft_rendezvous.cli.demo.command import DemoOptions, run_demo  # noqa: PLC0415
 
     with telling_errors("every process of the demo has been ended"):
-        options = DemoOptions(actives=nodes, spares=spares, steps=steps, lease_s=lease, kills=kill, timeout_s=timeout)
+        options = DemoOptions(
+            actives=nodes, spares=spares, steps=steps, lease_s=lease, kills=kill, timeout_s=timeout, is_warm=warm
+        )
         is_kept = run_demo(options, directory, keep)
     raise typer.Exit(0 if is_kept else FAILED)
 
@@ -115,6 +120,9 @@ def ftr_launch(  # noqa: PLR0917
         ),
     ] = False,
     srun_args: Annotated[str, typer.Option(metavar="ARGS", help="More arguments for srun, as one word.")] = "",
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Fork workers from a process with warm imports; see **ftr docs warm-workers**.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact commands, and run nothing.")] = False,
 ) -> None:
     """Start one torchrun per node: on this machine, or on the nodes of a SLURM allocation. `launcher.sh` calls this.
@@ -152,6 +160,7 @@ def ftr_launch(  # noqa: PLR0917
         is_each_task=each_task,
         srun_args=srun_args,
         is_dry_run=dry_run,
+        is_warm=warm,
     )
     with telling_errors("nothing was started"):
         code = launch_run(request)

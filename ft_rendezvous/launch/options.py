@@ -40,6 +40,8 @@ class Options:
     log_dir: Path | None = None
     requeues: int = 0
     is_each_task: bool = False
+    is_warm: bool = False
+    """Workers are forked from a nursery on each node."""
     srun_args: tuple[str, ...] = ()
     torchrun: tuple[str, ...] = ("torchrun",)
     """The command that starts torchrun."""

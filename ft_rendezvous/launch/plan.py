@@ -14,6 +14,8 @@ from ft_rendezvous.config.schema import is_digits, with_config_file
 from ft_rendezvous.config.settings import parse_settings
 from ft_rendezvous.launch.options import FIRST_NODE, Options
 
+WARM_PREFIX = ("env", "PYTHON_EXEC=ftr-python")
+"""With this variable, torchrun's workers are clients of the node's nursery."""
 VERDICT_NAME = "verdict.json"
 STATE_NAME = "state"
 
@@ -86,6 +88,7 @@ def torchrun_command(options: Options, run: LaunchedRun, nproc: str) -> list[str
     # A node on the machine of the store must not host the store before `ftr serve` does.
     own = {} if options.store == FIRST_NODE or "is_host" in run.conf else {"is_host": "false"}
     return [
+        *(WARM_PREFIX if options.is_warm else ()),
         *options.torchrun,
         f"--nnodes={run.nnodes}",
         f"--nproc-per-node={nproc}",

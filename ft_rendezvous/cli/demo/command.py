@@ -57,6 +57,7 @@ class DemoOptions:
     lease_s: float
     kills: bool
     timeout_s: float
+    is_warm: bool = True
 
     def __post_init__(self) -> None:
         if self.kills and self.spares < 1:
@@ -83,6 +84,7 @@ def plan_demo(options: DemoOptions, directory: Path, token: str) -> Plan:
         script=("-m", "ft_rendezvous.cli.demo.train", *map(str, arguments)),
         conf={"lease_timeout": f"{options.lease_s:g}", "beat_interval": f"{options.lease_s / 6:g}"},
         store=BATCH_HOST,
+        is_warm=options.is_warm,
         log_dir=directory / "logs",
         torchrun=(sys.executable, "-m", "torch.distributed.run"),
         ftr=(sys.executable, "-m", "ft_rendezvous.cli.main"),
@@ -233,7 +235,7 @@ def run_demo(options: DemoOptions, directory: Path | None, keeps: bool) -> bool:
             left = demo.end_all() or left
         promises += judge_demo(demo.story, options.actives, options.kills, left)
         is_kept = all(promise.is_kept for promise in promises)
-        print_summary(console, promises, list_facts(demo.story))
+        print_summary(console, promises, list_facts(demo.story, options.is_warm))
         if not is_kept:
             _print_tails(console, demo.logs)
         if is_kept and not keeps and directory is None:

@@ -65,6 +65,10 @@ class DemoStory:
         """The first cycle after the kill in which steps were made."""
         return next((cycle_id for cycle_id in self.cycles if self.victim and cycle_id > self.killed_in), None)
 
+    def start_s(self, cycle_id: int) -> float:
+        """From the seal of a cycle to its first step."""
+        return (self.first_step_ns[cycle_id] - self.sealed_ns[cycle_id]) / 1e9
+
     @property
     def last_world(self) -> dict[int, str]:
         return self.worlds[self.cycles[-1]] if self.cycles else {}
@@ -137,7 +141,7 @@ def _judge_calm(story: DemoStory, actives: int) -> list[Promise]:
     ]
 
 
-def list_facts(story: DemoStory) -> list[str]:
+def list_facts(story: DemoStory, is_warm: bool = False) -> list[str]:
     """What happened, in a few lines."""
     facts = [f"cycles: {len(story.cycles)}"]
     for before, after in zip(story.cycles, story.cycles[1:], strict=False):
@@ -152,4 +156,17 @@ def list_facts(story: DemoStory) -> list[str]:
         seal = f", {(seal_ns - story.killed_ns) / 1e9:.1f} s of it until every rank was placed again" if seal_ns else ""
         recovery_s = (story.first_step_ns[cycle_id] - story.killed_ns) / 1e9
         facts.append(f"from the kill to the first new step: {recovery_s:.1f} s{seal}")
+        facts += _list_savings(story, cycle_id) if is_warm else []
     return facts
+
+
+def _list_savings(story: DemoStory, cycle_id: int) -> list[str]:
+    """What warm workers have saved: in the first cycle, their imports were made."""
+    first = min(story.cycles)
+    if first == cycle_id or not {first, cycle_id} <= story.sealed_ns.keys():
+        return []
+    cold_s, warm_s = (story.start_s(each) for each in (first, cycle_id))
+    return [
+        f"workers started warm: {warm_s:.1f} s from their places to the first step, and {cold_s:.1f} s in cycle {first}, "
+        f"in which torch was imported; compare with ftr demo --no-warm"
+    ]

@@ -78,7 +78,7 @@ class GuardedProcess:
 
     def _start(self, spec: ProcessSpec, actor_fd: int, guards_end: socket.socket) -> None:
         fds = (actor_fd, guards_end.fileno())
-        command = [sys.executable if word == PYTHON else word for word in spec.command[:1]] + spec.command[1:]
+        command = [sys.executable if word == PYTHON else word for word in spec.command[:3]] + spec.command[3:]
         words = {**vars(spec), "command": command, "marker": secrets.token_hex(8)}
         Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(

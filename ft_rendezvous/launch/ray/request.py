@@ -43,6 +43,7 @@ class RayRequest:
     log_dir: Path | None = None
     name: str = ""
     pending_timeout_s: float | None = None
+    is_warm: bool = False
 
     def __post_init__(self) -> None:
         self.sizes  # noqa: B018 - Raises ConfigError.
@@ -119,6 +120,7 @@ class RayRequest:
             log_dir=self.log_dir,
             torchrun=tuple(torchrun),
             ftr=tuple(ftr),
+            is_warm=self.is_warm,
         )
 
     def describe(self) -> dict[str, Any]:
