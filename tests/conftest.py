@@ -39,7 +39,7 @@ SLOW_TESTS = (
     # Real torchrun processes, or processes that are killed and found again.
     *(f"tests/cli/test_{name}.py" for name in ("demo", "launcher", "serve", "status")),
     "tests/agent/",
-    *(f"tests/warm/test_{name}.py" for name in ("extremes", "kills", "refusals", "same_as_cold")),
+    *(f"tests/warm/test_{name}.py" for name in ("extremes", "kills", "learn", "refusals", "same_as_cold")),
     "tests/worker/test_example.py",
     "tests/host/test_lighthouse.py",
     "tests/torchft/",

@@ -112,7 +112,7 @@ class _AgentWrappers:
         self._shut_down = agent._shutdown
         self._restart = agent._restart_workers
         self._monitor = agent._monitor_workers
-        self._function = agent.get_worker_group().spec.entrypoint if _uses_forkserver(agent) else None
+        self._function: Any = agent.get_worker_group().spec.entrypoint if _uses_forkserver(agent) else None
         """What a forkserver's workers call. They do not inherit what this agent exports."""
         self._is_restarting = False
         self._reason_to_give_up = ""

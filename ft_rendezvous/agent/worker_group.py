@@ -1,9 +1,10 @@
 """What an agent does for its workers beside running them.
 
 It reports which worker failed first, receives the messages of workers, and forwards the drain signal to them. There is
-one `WorkerGroup` per run of an agent. It owns the reaper, the inbox, the watch, and the nursery of warm workers. `protocol.worker_policy` decides
-what it reports; this module brings the facts from threads, processes and files. It speaks to the coordinator through
-the link's posts, so it never waits for the store. What torch knows of its workers comes in through `torch_patches`.
+one `WorkerGroup` per run of an agent. It owns the reaper, the inbox, the watch, and the nursery of warm workers.
+`protocol.worker_policy` decides what it reports; this module brings the facts from threads, processes and files. It
+speaks to the coordinator through the link's posts, so it never waits for the store. What torch knows of its workers
+comes in through `torch_patches`.
 """
 
 from __future__ import annotations

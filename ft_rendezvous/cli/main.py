@@ -14,6 +14,7 @@ from ft_rendezvous.cli.operator_commands import add_operator_commands
 from ft_rendezvous.cli.ray_commands import add_ray_commands
 from ft_rendezvous.cli.start_commands import add_start_commands
 from ft_rendezvous.cli.state_commands import add_state_commands
+from ft_rendezvous.cli.warm_commands import add_warm_commands
 
 app = typer.Typer(
     name="ftr",
@@ -74,6 +75,7 @@ def ftr_docs(
 
 add_start_commands(app)
 add_ray_commands(app)
+add_warm_commands(app)
 add_operator_commands(app)
 app.command("settings")(ftr_settings)
 app.command("docs")(ftr_docs)

@@ -101,7 +101,8 @@ def ftr_ray_run(  # noqa: PLR0917
         ),
     ] = None,
     warm: Annotated[
-        bool, typer.Option("--warm", help="Fork workers from a process with warm imports; see **ftr docs warm-workers**.")
+        bool,
+        typer.Option("--warm", help="Fork workers from a process with warm imports; see **ftr docs warm-workers**."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")] = False,
 ) -> None:

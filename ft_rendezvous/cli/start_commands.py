@@ -30,7 +30,8 @@ def ftr_demo(  # noqa: PLR0917
         bool, typer.Option("--kill/--no-kill", help="Kill an active node during training, or kill none.")
     ] = True,
     warm: Annotated[
-        bool, typer.Option("--warm/--no-warm", help="Fork workers from a process with warm imports, or start them cold.")
+        bool,
+        typer.Option("--warm/--no-warm", help="Fork workers from a process with warm imports, or start them cold."),
     ] = True,
     directory: Annotated[
         Path | None,
@@ -121,7 +122,8 @@ def ftr_launch(  # noqa: PLR0917
     ] = False,
     srun_args: Annotated[str, typer.Option(metavar="ARGS", help="More arguments for srun, as one word.")] = "",
     warm: Annotated[
-        bool, typer.Option("--warm", help="Fork workers from a process with warm imports; see **ftr docs warm-workers**.")
+        bool,
+        typer.Option("--warm", help="Fork workers from a process with warm imports; see **ftr docs warm-workers**."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact commands, and run nothing.")] = False,
 ) -> None:

@@ -157,7 +157,7 @@ def _open_streams(is_unbuffered: bool) -> None:
         is_raw = is_unbuffered and fd > 0
         buffer = open(fd, "wb" if fd else "rb", buffering=0 if is_raw else -1, closefd=False)  # noqa: SIM115
         raw = buffer if is_raw else buffer.raw  # type: ignore[attr-defined]
-        raw.name = f"<{name}>"
+        raw.name = f"<{name}>"  # type: ignore[misc]
         is_by_line = not is_unbuffered and (fd == 2 or buffer.isatty())
         stream = io.TextIOWrapper(
             buffer,
@@ -174,8 +174,7 @@ def _open_streams(is_unbuffered: bool) -> None:
 
 def _new_main() -> types.ModuleType:
     main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = sys.modules["builtins"]
-    main.__dict__["__annotations__"] = {}
+    vars(main).update(__builtins__=sys.modules["builtins"], __annotations__={})
     return main
 
 
@@ -205,14 +204,14 @@ def _show(libraries: Libraries, command: list[str], environment: Mapping[bytes, 
     words = b"".join(os.fsencode(each) + b"\0" for each in command)
     variables = b"".join(name + b"=" + value + b"\0" for name, value in environment.items())
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-        stat = [0, 0, 0, *file.read().rpartition(")")[2].split()]
+        stat = [0, 0, 0, 0, *map(int, file.read().rpartition(")")[2].split()[1:])]
     memory = mmap.mmap(-1, len(words) + len(variables) + 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory[: len(words) + len(variables)] = words + variables
     _shown.append(memory)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     middle, end = start + len(words), start + len(words) + len(variables)
     # Fields of /proc/self/stat, numbered as in proc(5).
-    code, data, heap, stack = (int(stat[26]), int(stat[27])), (int(stat[45]), int(stat[46])), int(stat[47]), int(stat[28])
+    code, data, heap, stack = stat[26:28], stat[45:47], stat[47], stat[28]
     bounds = (*code, *data, heap, libraries.libc.sbrk(0), stack, start, middle, middle, end)
     layout = struct.pack("=12QII", *bounds, 0, 0, 0xFFFFFFFF)
     if libraries.libc.prctl(PR_SET_MM, PR_SET_MM_MAP, layout, len(layout), 0) != 0:
@@ -241,7 +240,10 @@ def run(request: Request, libraries: Libraries) -> None:
         raise FileNotFoundError(path)
     # Python's own function for this: tracebacks show nothing of this package, and SystemExit ends the interpreter.
     run_file = ctypes.pythonapi.PyRun_SimpleFileExFlags
-    run_file.argtypes, run_file.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p), ctypes.c_int
+    run_file.argtypes, run_file.restype = (
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p),
+        ctypes.c_int,
+    )
     if run_file(file, os.fsencode(path), 1, None) == 0:
         return
     _end_after_error(getattr(sys, "last_type", None))

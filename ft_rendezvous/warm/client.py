@@ -8,7 +8,7 @@ with the same arguments, if there is no nursery, or if the nursery says why it c
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 import marshal
 import os
@@ -293,8 +293,8 @@ def warn(reason: str) -> None:
     text = f"ftr-python: this worker starts cold: {reason}\n"
     try:
         os.write(2, text.encode(errors="replace"))
-    except OSError:
-        pass
+    except OSError:  # Standard error is closed, or a full disk.
+        return
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ def main(listen_fd: int, agent_fd: int, modules: list[str]) -> Callable[[], None
     # The folder of this file is no place for imports. The package is, until it is imported.
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from ft_rendezvous.warm import becoming, guardian, preloading, rules  # noqa: PLC0415
-    from ft_rendezvous.warm.client import Line as ClientLine
+    from ft_rendezvous.warm.client import Line as ClientLine  # noqa: PLC0415
     from ft_rendezvous.warm.client import describe_process, peer_uid  # noqa: PLC0415
 
     del sys.path[0]
@@ -51,7 +51,7 @@ def main(listen_fd: int, agent_fd: int, modules: list[str]) -> Callable[[], None
         process=describe_process(),
         loaded=frozenset(loaded),
     )
-    child_count = _count_children()
+    child_count = count_children()
     gc.collect()
     gc.freeze()  # A collection in a worker would write to every object, and so copy its memory.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The kernel reaps guardians.
@@ -72,7 +72,7 @@ def main(listen_fd: int, agent_fd: int, modules: list[str]) -> Callable[[], None
         facts = rules.NurseryFacts(
             thread_count=len(os.listdir("/proc/self/task")),
             child_count=child_count,
-            open_files=_open_files(),
+            open_files=list_open_files(),
             has_gpu_context=torch is not None and bool(torch.cuda.is_initialized()),
             failed_preloads=preloaded.failures,
             changed_packages=preloaded.find_changed(),
@@ -99,7 +99,7 @@ def _fork(line: Line, refuse: Callable[[Line, str], None]) -> bool:
         return False
 
 
-def _count_children() -> int:
+def count_children() -> int:
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as children:
             return len(children.read().split())
@@ -107,7 +107,7 @@ def _count_children() -> int:
         return 0
 
 
-def _open_files() -> tuple[str, ...]:
+def list_open_files() -> tuple[str, ...]:
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:

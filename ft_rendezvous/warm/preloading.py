@@ -1,4 +1,4 @@
-"""What a nursery imports, and what it knows of it afterwards. Imports installed packages, never the script's own files."""
+"""What a nursery imports, and what it knows of it afterwards. Never imports the script's own files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def preload(names: list[str]) -> Preloaded:
         if failure:
             return Preloaded((failure,))
     foreign = sorted(
-        f"{name} ({path})" for name, path in _loaded_files().items() if not _belongs(path) and not _is_ours(name)
+        f"{name} ({path})" for name, path in _loaded_files().items() if not is_preloadable(path) and not _is_ours(name)
     )
     if foreign:
         return Preloaded((f"the preloaded modules import {foreign[0]}, which is not an installed package",))
@@ -55,7 +55,7 @@ def _import(name: str) -> str:
         spec = importlib.util.find_spec(top)
         if spec is None:
             return f"FT_PRELOAD names {name}, and there is no such module"
-        if spec.origin and spec.has_location and not _belongs(spec.origin):
+        if spec.origin and spec.has_location and not is_preloadable(spec.origin):
             return f"FT_PRELOAD names {name}, which is not an installed package ({spec.origin}): leave it out"
         importlib.import_module(name)
     except (KeyboardInterrupt, SystemExit) as error:
@@ -86,7 +86,8 @@ def standard_library() -> list[str]:
     return [sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")]
 
 
-def _belongs(path: str) -> bool:
+def is_preloadable(path: str) -> bool:
+    """Whether a module with this file belongs to an installed package or to Python."""
     return is_installed(path, installations(), standard_library()) or is_installed(
         os.path.realpath(path), installations(), standard_library()
     )

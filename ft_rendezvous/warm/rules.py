@@ -40,7 +40,7 @@ GIVEN_NAMES = frozenset(
         "_",
     }
 )
-"""The same, by name; and what a shell sets that starts the worker. The driver reads CUDA_VISIBLE_DEVICES, at its start."""
+"""The same, by name; and what a shell sets that starts the worker. CUDA reads its variable when it is initialized."""
 
 INSTALLATION_FOLDERS = ("site-packages", "dist-packages")
 
@@ -134,7 +134,7 @@ def _is_same_program(one: str, other: str) -> bool:
 
 
 def find_varied(wanted: Mapping[bytes, bytes], had: Mapping[bytes, bytes]) -> list[str]:
-    """Variables with another value than at the import of packages, which may have read them. Without the agent's own."""
+    """Variables with another value than when packages were imported, which may have read them. Not the agent's own."""
     names = {name for name in wanted.keys() | had.keys() if wanted.get(name) != had.get(name)}
     varied = sorted(os.fsdecode(name) for name in names)
     return [name for name in varied if name not in GIVEN_NAMES and not name.startswith(GIVEN_TO_WORKERS)]

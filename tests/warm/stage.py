@@ -1,4 +1,4 @@
-"""A stage for warm workers without torchrun: a nursery of this process, and clients that start like torchrun's workers."""
+"""A stage for warm workers without torchrun: a nursery of this process, and clients that start like workers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,9 @@ class Stage:
         return [pid for pid in found if pid != self.nursery.pid and is_alive(pid)]
 
     def assert_nothing_left(self) -> None:
-        wait_until("no process is left", lambda: not self.left_processes(), 30, lambda: self.describe(self.left_processes()))
+        wait_until(
+            "no process is left", lambda: not self.left_processes(), 30, lambda: self.describe(self.left_processes())
+        )
 
     @staticmethod
     def describe(pids: Sequence[int]) -> str:
@@ -141,9 +143,7 @@ class Stage:
 
 
 @contextlib.contextmanager
-def open_stage(
-    folder: Path, env: Mapping[str, str] | None = None, modules: Sequence[str] = ALWAYS
-) -> Iterator[Stage]:
+def open_stage(folder: Path, env: Mapping[str, str] | None = None, modules: Sequence[str] = ALWAYS) -> Iterator[Stage]:
     """A stage with a nursery of its own, which imports `modules` and what FT_PRELOAD of `env` names."""
     marker = secrets.token_hex(8)
     variables = {"OMP_NUM_THREADS": "1", MARKER_VARIABLE: marker, **(env or {})}

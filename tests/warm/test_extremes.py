@@ -12,7 +12,9 @@ STORM = 64
 
 
 def test_a_storm_of_workers(light_stage: Stage) -> None:
-    script = light_stage.script("import os, sys; print(os.environ['RANK'], os.getpid()); sys.exit(int(sys.argv[1]) % 7)")
+    script = light_stage.script(
+        "import os, sys; print(os.environ['RANK'], os.getpid()); sys.exit(int(sys.argv[1]) % 7)"
+    )
     started = [light_stage.start("-u", script, rank, env={"RANK": str(rank)}) for rank in range(STORM)]
     codes = [each.wait() for each in started]
     assert codes == [rank % 7 for rank in range(STORM)]

@@ -132,7 +132,7 @@ def test_a_kill_at_every_moment_of_a_fork(tmp_path: Path, victim: str) -> None:
                 assert runs == 1 if code == 0 else runs <= 1
 
 
-def test_the_nursery_ends_with_its_agent(tmp_path: Path) -> None:
+def test_the_nursery_ends_with_its_agent() -> None:
     """However the agent ends: here without a word, and with no reaper."""
     import subprocess  # noqa: PLC0415
     import sys  # noqa: PLC0415

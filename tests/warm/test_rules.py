@@ -132,8 +132,14 @@ def test_installed_is_what_does_not_change() -> None:
 
 @pytest.mark.parametrize(
     ("environment", "count"),
-    [({}, 8), ({"OMP_NUM_THREADS": "2"}, 2), ({"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "2"}, 3)]
-    + [({"OMP_NUM_THREADS": "64"}, 8), ({"OMP_NUM_THREADS": "x"}, 8), ({"OMP_NUM_THREADS": "0"}, 8)],
+    [
+        ({}, 8),
+        ({"OMP_NUM_THREADS": "2"}, 2),
+        ({"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "2"}, 3),
+        ({"OMP_NUM_THREADS": "64"}, 8),
+        ({"OMP_NUM_THREADS": "x"}, 8),
+        ({"OMP_NUM_THREADS": "0"}, 8),
+    ],
 )
 def test_threads_of_openblas_are_those_of_a_cold_worker(environment: dict[str, str], count: int) -> None:
     assert count_blas_threads(environment, 8) == count

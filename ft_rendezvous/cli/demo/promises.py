@@ -167,6 +167,6 @@ def _list_savings(story: DemoStory, cycle_id: int) -> list[str]:
         return []
     cold_s, warm_s = (story.start_s(each) for each in (first, cycle_id))
     return [
-        f"workers started warm: {warm_s:.1f} s from their places to the first step, and {cold_s:.1f} s in cycle {first}, "
-        f"in which torch was imported; compare with ftr demo --no-warm"
+        f"workers started warm: {warm_s:.1f} s from their places to the first step, "
+        f"and {cold_s:.1f} s in cycle {first}, in which torch was imported; compare with ftr demo --no-warm"
     ]
