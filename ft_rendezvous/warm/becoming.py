@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import importlib
 import io
 import mmap
 import multiprocessing.process
@@ -35,7 +36,7 @@ BLAS_FUNCTIONS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_",
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WorkerRequest:
     """What a client asks for. The names are those of `client.make_request`."""
 
     executable: str
@@ -98,7 +99,7 @@ def tie_to_parent(libraries: Libraries, parent: int) -> None:
         raise ProcessLookupError("the guardian has ended")
 
 
-def become(request: Request, received: list[int], libraries: Libraries) -> None:
+def become(request: WorkerRequest, received: list[int], libraries: Libraries) -> None:
     """Take over all that the client has. Raises OSError or ValueError if the system refuses a part of it."""
     os.setsid()
     os.fchdir(received[0])
@@ -178,7 +179,7 @@ def _new_main() -> types.ModuleType:
     return main
 
 
-def _set_signals(request: Request) -> None:
+def _set_signals(request: WorkerRequest) -> None:
     for signum in signal.valid_signals():
         handler = signal.getsignal(signum)
         if signum in request.ignored:
@@ -221,15 +222,14 @@ def _show(libraries: Libraries, command: list[str], environment: Mapping[bytes, 
 def watch_optimizer_if_asked() -> None:
     """A run with `progress_from=optimizer` takes every step of an optimizer for progress."""
     if os.environ.get(PROGRESS_FROM_VARIABLE) == "optimizer":
-        from ft_rendezvous import worker  # noqa: PLC0415 - only a worker that is watched needs it.
-
-        worker.watch_optimizer()
+        # By its name: this package is below what scripts call, and only a worker that is watched needs it.
+        importlib.import_module("ft_rendezvous.worker").watch_optimizer()
 
 
 # --- the script -------------------------------------------------------------------------------------
 
 
-def run(request: Request, libraries: Libraries) -> None:
+def run(request: WorkerRequest, libraries: Libraries) -> None:
     """Run the script or module as Python does, and end. Raises what ends the interpreter with the right exit code."""
     if request.is_module:
         _run_module(request.words[0])
@@ -254,7 +254,7 @@ def _run_module(name: str) -> None:
         runpy._run_module_as_main(name)  # type: ignore[attr-defined]
     except SystemExit:
         raise
-    except BaseException as error:
+    except BaseException as error:  # As the interpreter does: it is printed, and decides the exit code.
         traceback = error.__traceback__.tb_next if error.__traceback__ is not None else None
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
         sys.excepthook(type(error), error.with_traceback(traceback), traceback)

@@ -24,9 +24,9 @@ import sys
 from dataclasses import dataclass
 
 from ft_rendezvous.warm import client
-from ft_rendezvous.warm.becoming import Libraries, Request, become, tie_to_parent, watch_optimizer_if_asked
+from ft_rendezvous.warm.becoming import Libraries, WorkerRequest, become, tie_to_parent, watch_optimizer_if_asked
 from ft_rendezvous.warm.client import Line, word
-from ft_rendezvous.warm.rules import NurseryBirth, Wish, choose_path_entry, decide_serve, find_shadowing
+from ft_rendezvous.warm.rules import NurseryBirth, ForkWish, choose_path_entry, decide_serve, find_shadowing
 
 REQUEST_TIMEOUT_S = 30.0
 GROUP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -46,7 +46,7 @@ class Nest:
     libraries: Libraries
 
 
-def guard(line: Line, nest: Nest) -> Request:
+def guard(line: Line, nest: Nest) -> WorkerRequest:
     """Serve one client. Returns in the worker alone, which must then run its script. The guardian ends here."""
     try:
         request = _serve(line, nest)
@@ -67,7 +67,7 @@ def refuse(line: Line, reason: str, *, is_said: bool = True) -> None:
         line.send(word(client.REFUSE, len(text) if is_said else -len(text)) + text)
 
 
-def _serve(line: Line, nest: Nest) -> Request | None:
+def _serve(line: Line, nest: Nest) -> WorkerRequest | None:
     """The request, in the worker. None in the guardian, when all is over."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -90,7 +90,7 @@ def _serve(line: Line, nest: Nest) -> Request | None:
     return None
 
 
-def _receive(line: Line) -> tuple[Request, list[int]]:
+def _receive(line: Line) -> tuple[WorkerRequest, list[int]]:
     if not select.select([line.socket], [], [], REQUEST_TIMEOUT_S)[0]:
         raise Unserved("the nursery got no request")
     head, received = line.receive(client.HEADER_BYTES)
@@ -101,11 +101,11 @@ def _receive(line: Line) -> tuple[Request, list[int]]:
     body, more = line.receive(size)
     if len(body) != size:
         raise Unserved("the nursery got half a request")
-    return Request(**marshal.loads(body)), [*received, *more]
+    return WorkerRequest(**marshal.loads(body)), [*received, *more]
 
 
-def _check(request: Request, fd_count: int, birth: NurseryBirth) -> None:
-    wish = Wish(
+def _check(request: WorkerRequest, fd_count: int, birth: NurseryBirth) -> None:
+    wish = ForkWish(
         executable=request.executable,
         environment=request.environment,
         affinity=tuple(request.affinity),
@@ -119,7 +119,7 @@ def _check(request: Request, fd_count: int, birth: NurseryBirth) -> None:
         raise Unserved(reason)
 
 
-def _prepare(request: Request, received: list[int], nest: Nest, say_ready: int) -> bool:
+def _prepare(request: WorkerRequest, received: list[int], nest: Nest, say_ready: int) -> bool:
     """Become the worker, and tell the guardian. False if that failed, with the reason in the pipe."""
     try:
         become(request, received, nest.libraries)
@@ -136,7 +136,7 @@ def _prepare(request: Request, received: list[int], nest: Nest, say_ready: int) 
     return not reason
 
 
-def _check_script(request: Request, birth: NurseryBirth) -> None:
+def _check_script(request: WorkerRequest, birth: NurseryBirth) -> None:
     script = request.words[0]
     if not request.is_module and not os.path.isfile(script):
         raise Unserved(f"{script} is not a file")

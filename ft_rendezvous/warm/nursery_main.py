@@ -21,7 +21,7 @@ from collections.abc import Callable  # noqa: E402
 from typing import TYPE_CHECKING  # noqa: E402
 
 if TYPE_CHECKING:
-    from ft_rendezvous.warm.becoming import Request
+    from ft_rendezvous.warm.becoming import WorkerRequest
     from ft_rendezvous.warm.client import Line
 
 PRELOAD_VARIABLE = "FT_PRELOAD"
@@ -84,7 +84,7 @@ def main(listen_fd: int, agent_fd: int, modules: list[str]) -> Callable[[], None
             guardian.refuse(line, reason, is_said=reason not in said)
             said.add(reason)
         elif _fork(line, guardian.refuse):
-            request: Request = guardian.guard(line, guardian.Nest(birth, libraries))
+            request: WorkerRequest = guardian.guard(line, guardian.Nest(birth, libraries))
             listener.detach()
             return lambda: becoming.run(request, libraries)
         line.socket.close()

@@ -93,7 +93,7 @@ class NurseryBirth:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ForkWish:
     """A request, as far as it decides whether it can be served."""
 
     executable: str
@@ -106,7 +106,7 @@ class Wish:
     is_leader: bool
 
 
-def decide_serve(wish: Wish, birth: NurseryBirth) -> str:
+def decide_serve(wish: ForkWish, birth: NurseryBirth) -> str:
     """Why this worker cannot be forked from this nursery. Empty if it can."""
     if not _is_same_program(wish.executable, birth.executable):
         return f"it needs {wish.executable}, and the nursery runs {birth.executable}"

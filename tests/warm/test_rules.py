@@ -11,7 +11,7 @@ from ft_rendezvous.warm.client import header, parse_arguments
 from ft_rendezvous.warm.rules import (
     NurseryBirth,
     NurseryFacts,
-    Wish,
+    ForkWish,
     choose_path_entry,
     count_blas_threads,
     decide_fork,
@@ -23,7 +23,7 @@ from ft_rendezvous.warm.rules import (
 )
 
 BIRTH = NurseryBirth("/v/bin/python", {b"PATH": b"/bin", b"HF_HOME": b"/h"}, (0, 1), {"cgroup": b"0::/", "user": 1})
-WISH = Wish(
+WISH = ForkWish(
     executable="/v/bin/python",
     environment={b"PATH": b"/bin", b"HF_HOME": b"/h", b"RANK": b"3"},
     affinity=(0, 1),
@@ -67,7 +67,7 @@ def test_a_nursery_forks_only_where_it_is_safe(facts: NurseryFacts, reason: str)
         (replace(WISH, affinity=(1,), environment={**WISH.environment, b"OMP_NUM_THREADS": b"2"}), "OMP_NUM_THREADS"),
     ],
 )
-def test_a_worker_that_a_fork_cannot_be_starts_cold(wish: Wish, reason: str) -> None:
+def test_a_worker_that_a_fork_cannot_be_starts_cold(wish: ForkWish, reason: str) -> None:
     said = decide_serve(wish, BIRTH)
     assert bool(said) == bool(reason)
     assert reason in said
