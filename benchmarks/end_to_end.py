@@ -1,11 +1,14 @@
 """A node of real torchrun processes is SIGKILLed with its workers: until the workers of the new world have trained.
 
-Every worker imports torch anew, and where all share a few cores that is most of the time; so it is also measured when
-the last new worker was started. The cluster, the commands and the workers are those of the scenarios.
+A cold worker imports torch anew, and where all share a few cores that is most of the time; so it is also measured when
+the last new worker was started. Ours are warm, unless they are called cold. The cluster, the commands and the workers
+are those of the scenarios.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 import time
 from collections import defaultdict
@@ -18,10 +21,13 @@ from benchmarks.measure import OURS, DidNotFinish, Sample
 from benchmarks.scenarios_c10d.observe import Want
 from benchmarks.scenarios_c10d.stage import CONTENDERS as BACKENDS
 from benchmarks.scenarios_c10d.stage import Contender, Stage, play
+from tests.support.torchrun_cluster import Node, find_processes
 
 ACTIVE = 8
 VICTIM = 1
 LIMIT_S = 120.0
+NURSERY_PAUSE_S = 1.0
+"""A nursery that has used no CPU for so long has done its imports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +38,18 @@ class Setup:
 
 Setups = Mapping[str, Setup]
 
+WARM = Contender("ft", {"PYTHON_EXEC": "ftr-python"})
+"""Its nodes find the program beside their Python, also where that is not in PATH."""
+COLD_OURS = "ours, cold"
 AS_THEY_COME: Setups = {
-    OURS: Setup(BACKENDS["ft"]),
+    OURS: Setup(WARM),
+    COLD_OURS: Setup(BACKENDS["ft"]),
     "c10d": Setup(BACKENDS["c10d"]),
     "c10d, unshared": Setup(BACKENDS["c10d, unshared store"]),
 }
 """What "unshared" is about: see the scenarios' CONTENDERS."""
 TUNED: Setups = {
-    OURS: Setup(BACKENDS["ft"], {"lease_timeout": 3, "beat_interval": 0.5}),
+    OURS: Setup(WARM, {"lease_timeout": 3, "beat_interval": 0.5}),
     "c10d, unshared": Setup(BACKENDS["c10d, unshared store"], {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}),
 }
 """A node is dead after 3 s, for both."""
@@ -50,6 +60,7 @@ class Record:
     """What happened to each contender, in order: played once, and used for two cases."""
 
     setups: Setups
+    scene: Callable[[Mapping[str, object], Callable[[float], None], Stage], None]
     started_s: dict[str, list[float | None]] = field(default_factory=lambda: defaultdict(list))
     """From the kill until all workers of the new world had been started; None if they never trained."""
 
@@ -64,7 +75,7 @@ class Record:
     def _play(self, name: str) -> float:
         setup, starts = self.setups[name], list[float]()
         with tempfile.TemporaryDirectory(prefix="ft-recovery-") as logs:
-            story = play(partial(lose_node, setup.conf, starts.append), setup.backend, LIMIT_S, Path(logs))
+            story = play(partial(self.scene, setup.conf, starts.append), setup.backend, LIMIT_S, Path(logs))
         self.started_s[name].append(None if story.recovery_s is None else starts[0])
         if story.recovery_s is None:
             raise DidNotFinish(LIMIT_S)
@@ -77,6 +88,39 @@ class Record:
         return started_s
 
 
+FAILING: Setups = {OURS: Setup(WARM), COLD_OURS: Setup(BACKENDS["ft"])}
+"""Who takes part when a worker fails."""
+
+
+def fail_worker(conf: Mapping[str, object], note_start: Callable[[float], None], stage: Stage) -> None:
+    """A worker is killed on one of eight nodes."""
+    job = stage.cluster.job(f"{ACTIVE}:{ACTIVE}", conf=conf, worker=["--until", stage.done])
+    nodes = [stage.start(job, f"n{index}", is_host=index == 0) for index in range(ACTIVE)]
+    for node in nodes:
+        stage.wait_step(node)
+    old_pids = stage.pids()
+    os.kill(int(nodes[VICTIM].reports("begin")[-1]["pid"]), signal.SIGKILL)
+    since = time.monotonic()
+    for node in nodes:
+        stage.wait_step(node, old_pids, kind="begin")
+    note_start(time.monotonic() - since)
+    stage.recover(since, nodes, old_pids)
+
+
+def wait_for_nursery(node: Node) -> None:
+    """Wait until a node's nursery, if it has one, has done its imports and sleeps."""
+    pids = [each.pid for each in find_processes(node.marker) if "nursery_main.py" in each.command]
+    used = [-1] * len(pids)
+    while pids and used != (now := [_cpu_ticks(pid) for pid in pids]):
+        used = now
+        time.sleep(NURSERY_PAUSE_S)
+
+
+def _cpu_ticks(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(stat[11]) + int(stat[12])
+
+
 def lose_node(conf: Mapping[str, object], note_start: Callable[[float], None], stage: Stage) -> None:
     job = stage.cluster.job(f"{ACTIVE}:{ACTIVE}", conf=conf, worker=["--until", stage.done])
     nodes = [
@@ -86,6 +130,7 @@ def lose_node(conf: Mapping[str, object], note_start: Callable[[float], None], s
     for node in nodes:
         stage.wait_step(node)
     spare = stage.start_parked(job, "spare", beside=nodes[0])
+    wait_for_nursery(spare)
     old_pids = stage.pids()
     nodes.pop(VICTIM).kill()
     since = time.monotonic()

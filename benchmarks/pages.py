@@ -19,10 +19,10 @@ from benchmarks.runs import Run, latest_of, parse_case, with_shown_names
 from benchmarks.scale import LASTS, NODES, PHASES, TARGET, Comparison, HostCheck, Model, check_hosts, compare
 from benchmarks.scale import NAME as SCALE
 
-ORDER = ("form", "recovery", "hangs", "groups", "ray", "read", "steady", "placement", "failing", "codec", SCALE)
+ORDER = ("form", "recovery", "warm", "hangs", "groups", "ray", "read", "steady", "placement", "failing", "codec", SCALE)
 """The order of the page; benchmarks that are not listed here follow."""
 
-SHORT_FROM = {"form": 0, "recovery": 0, "groups": 0, "ray": 0, "read": 10_000}
+SHORT_FROM = {"form": 0, "recovery": 0, "warm": 0, "groups": 0, "ray": 0, "read": 10_000}
 """Which contests the page shows in short at its top, and from how many nodes on."""
 
 PAGE = """\

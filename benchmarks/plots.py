@@ -17,12 +17,13 @@ TITLES = {
     "form": "from the first arrival to the last rank in hand",
     "read": "a consistent snapshot of all nodes",
     "recovery": "from a failure until ranks are held, workers are started, a step is trained",
+    "warm": "from the start of workers until all have trained a step",
     "groups": "a group is lost: longest gap of the others; a worker fails: until ranks are held",
     "ray": "on Ray, from the loss of a machine or the start of a run until a step is trained",
 }
 """The benchmarks that have a picture, and what is timed there."""
 
-BARS = ("recovery", "groups", "ray")
+BARS = ("recovery", "warm", "groups", "ray")
 """Whose cases differ in more than the number of nodes."""
 
 COLORS = ("#0b6bcb", "#c4452d", "#6b7280", "#b07d12", "#3f8f4f", "#8652a8")

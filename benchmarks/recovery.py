@@ -47,9 +47,10 @@ def cases(is_quick: bool) -> list[Case]:
         return [_worker_fails(QUICK_ACTIVE, rounds=1, has_nvrx=False)]
     found = [_worker_fails(ACTIVE, rounds=5, has_nvrx=nvrx.installed_version() is not None)]
     for how, setups in (("", end_to_end.AS_THEY_COME), (", noticed after 3 s", end_to_end.TUNED)):
-        played = end_to_end.Record(setups)
+        played = end_to_end.Record(setups, end_to_end.lose_node)
         found += [_node_killed(f"{how}: trained", played.steps), _node_killed(f"{how}: started", played.starts)]
-    return found
+    failing = end_to_end.Record(end_to_end.FAILING, end_to_end.fail_worker)
+    return [*found, _worker_killed(failing.steps)]
 
 
 def findings(is_quick: bool) -> list[Finding]:
@@ -158,6 +159,11 @@ def judge_losses(losses: list[Loss], lease_s: float) -> list[Finding]:
 
 
 # --- end to end -------------------------------------------------------------------------------------
+
+
+def _worker_killed(contenders: Callable[[], Mapping[str, Sample]]) -> Case:
+    name = f"{end_to_end.ACTIVE} torchruns, a worker killed: trained"
+    return Case(NAME, name, END_TO_END_ROUNDS, lambda: nullcontext(contenders()), warm_ups=0)
 
 
 def _node_killed(until: str, contenders: Callable[[], Mapping[str, Sample]]) -> Case:

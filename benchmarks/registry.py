@@ -18,11 +18,13 @@ from benchmarks import (
     state,
     steady,
     updates,
+    warm,
 )
 from benchmarks.measure import Case, Finding
 
 FINDERS: dict[str, Callable[[bool], list[Finding]]] = {
-    module.NAME: module.findings for module in (failing, read, form, recovery, hangs, groups, steady, scale, updates)
+    module.NAME: module.findings
+    for module in (failing, read, form, recovery, hangs, groups, steady, scale, updates, warm)
 }
 """What is counted rather than contested, by benchmark."""
 
@@ -35,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[bool], list[Case]]] = {
         read,
         form,
         recovery,
+        warm,
         hangs,
         groups,
         on_ray,

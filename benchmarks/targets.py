@@ -60,6 +60,9 @@ TARGETS = (
     Target("form", "64 nodes", "c10d", at_least=100),
     Target("form", "1,024 nodes", "raw operations", at_most=3),
     Target("form", "10,000 nodes, generated", "raw operations", at_most=3),
+    Target("recovery", "8 + 1 torchruns, one killed: trained", "c10d, unshared", at_least=10),
+    Target("recovery", "8 + 1 torchruns, one killed, noticed after 3 s: trained", "c10d, unshared", at_least=6),
+    Target("recovery", "8 torchruns, a worker killed: trained", "ours, cold", at_least=5),
     Target("groups", "3 groups + 1 spare, a node is killed: longest gap", "torchft", at_least=3),
     Target("groups", "3 groups + 1 spare, a node is stopped: longest gap", "torchft", at_least=5),
     Target("ray", "2 + 1 machines, one is killed: trained", "Ray Train", at_least=2),
@@ -74,6 +77,7 @@ LIMITS = (
     Limit("groups", "3 groups + 1 spare, a node is stopped: longest gap", 6.0),
     Limit("placement", "10,000 nodes, sticky after a loss", 0.03),
     Limit("placement", "100,000 nodes, sticky after a loss", 0.5),
+    Limit("recovery", "8 + 1 torchruns, one killed: trained", 1.5),
     Limit("state", "10,000 nodes, /runs", 0.1),
     Limit("state", "10,000 nodes, /runs/ID/nodes", 0.1),
 )

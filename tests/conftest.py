@@ -33,7 +33,18 @@ SLOW_TESTS = (
     # Real worlds of many nodes, in processes of their own.
     *(
         f"tests/benchmarks/test_{name}.py"
-        for name in ("children", "contenders", "crowd", "groups", "load", "on_ray", "recovery", "steady", "updates")
+        for name in (
+            "children",
+            "contenders",
+            "crowd",
+            "groups",
+            "load",
+            "on_ray",
+            "recovery",
+            "steady",
+            "updates",
+            "warm",
+        )
     ),
     "tests/benchmarks/test_scale.py::test_costs_are_measured_and_told",
     # Real torchrun processes, or processes that are killed and found again.

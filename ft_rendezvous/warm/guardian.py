@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from ft_rendezvous.warm import client
 from ft_rendezvous.warm.becoming import Libraries, WorkerRequest, become, tie_to_parent, watch_optimizer_if_asked
 from ft_rendezvous.warm.client import Line, word
-from ft_rendezvous.warm.rules import NurseryBirth, ForkWish, choose_path_entry, decide_serve, find_shadowing
+from ft_rendezvous.warm.rules import ForkWish, NurseryBirth, choose_path_entry, decide_serve, find_shadowing
 
 REQUEST_TIMEOUT_S = 30.0
 GROUP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

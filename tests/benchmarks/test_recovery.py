@@ -102,7 +102,7 @@ def test_what_was_played_once_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> 
         return story
 
     monkeypatch.setattr(end_to_end, "play", play)
-    record = end_to_end.Record(end_to_end.AS_THEY_COME)
+    record = end_to_end.Record(end_to_end.AS_THEY_COME, end_to_end.lose_node)
     assert [record.steps()[OURS]() for _ in range(2)] == [7.5, 8.5]
     with pytest.raises(DidNotFinish):
         record.steps()["c10d"]()

@@ -9,9 +9,9 @@ import pytest
 
 from ft_rendezvous.warm.client import header, parse_arguments
 from ft_rendezvous.warm.rules import (
+    ForkWish,
     NurseryBirth,
     NurseryFacts,
-    ForkWish,
     choose_path_entry,
     count_blas_threads,
     decide_fork,
