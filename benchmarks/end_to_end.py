@@ -21,13 +21,13 @@ from benchmarks.measure import OURS, DidNotFinish, Sample
 from benchmarks.scenarios_c10d.observe import Want
 from benchmarks.scenarios_c10d.stage import CONTENDERS as BACKENDS
 from benchmarks.scenarios_c10d.stage import Contender, Stage, play
+from ft_rendezvous.warm.nursery import is_ready
 from tests.support.torchrun_cluster import Node, find_processes
+from tests.support.waiting import wait_until
 
 ACTIVE = 8
 VICTIM = 1
 LIMIT_S = 120.0
-NURSERY_PAUSE_S = 1.0
-"""A nursery that has used no CPU for so long has done its imports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +108,9 @@ def fail_worker(conf: Mapping[str, object], note_start: Callable[[float], None],
 
 
 def wait_for_nursery(node: Node) -> None:
-    """Wait until a node's nursery, if it has one, has done its imports and sleeps."""
+    """Wait until a node's nursery, if it has one, has done its imports."""
     pids = [each.pid for each in find_processes(node.marker) if "nursery_main.py" in each.command]
-    used = [-1] * len(pids)
-    while pids and used != (now := [_cpu_ticks(pid) for pid in pids]):
-        used = now
-        time.sleep(NURSERY_PAUSE_S)
-
-
-def _cpu_ticks(pid: int) -> int:
-    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(stat[11]) + int(stat[12])
+    wait_until("the nursery is ready", lambda: all(map(is_ready, pids)))
 
 
 def lose_node(conf: Mapping[str, object], note_start: Callable[[float], None], stage: Stage) -> None:

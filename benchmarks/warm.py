@@ -29,7 +29,7 @@ NAME = "warm"
 COLD = "cold"
 ROUNDS = 3
 PARTS = ("interpreter", "imports", "process group", "first step")
-HEAVY = "pandas"
+HEAVY = "matplotlib.pyplot"
 _WORKER = Path(__file__).with_name("warm_worker.py")
 
 

@@ -29,7 +29,7 @@ from typing import Any
 from ft_rendezvous.env_names import PROGRESS_FROM_VARIABLE
 from ft_rendezvous.warm.rules import choose_path_entry, count_blas_threads
 
-PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP = 1, 35, 14
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP = 1, 15, 35, 14
 FIRST_SPARE_FD = 700
 """Descriptors wait here for their own number."""
 BLAS_FUNCTIONS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
@@ -62,6 +62,8 @@ class Libraries:
     libc: Any
     set_blas_threads: tuple[tuple[Callable[[int], Any], int], ...] = ()
     """The function that sets the number of threads of each OpenBLAS, and how many processors that one counts."""
+    name: bytes = b"python"
+    """What the kernel calls an interpreter that was started in the ordinary way."""
     own_fds: tuple[int, ...] = field(default=())
     """Descriptors of the nursery that no worker may keep."""
 
@@ -70,7 +72,12 @@ class Libraries:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, (ctypes.c_ssize_t,)
         libc.fopen.restype, libc.fopen.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_char_p)
-        return cls(libc, _find_blas(), own_fds)
+        with open("/proc/self/comm", "rb") as name:
+            return cls(libc, _find_blas(), name.read().rstrip(b"\n"), own_fds)
+
+    def call_process(self, name: bytes) -> None:
+        """Let `ps` and `top` show this name."""
+        self.libc.prctl(PR_SET_NAME, name, 0, 0, 0)
 
 
 def _find_blas() -> tuple[tuple[Callable[[int], Any], int], ...]:
@@ -102,6 +109,7 @@ def tie_to_parent(libraries: Libraries, parent: int) -> None:
 def become(request: WorkerRequest, received: list[int], libraries: Libraries) -> None:
     """Take over all that the client has. Raises OSError or ValueError if the system refuses a part of it."""
     os.setsid()
+    libraries.call_process(libraries.name)
     os.fchdir(received[0])
     _place_descriptors(request.fds, received)
     os.umask(request.umask)

@@ -70,6 +70,7 @@ def refuse(line: Line, reason: str, *, is_said: bool = True) -> None:
 def _serve(line: Line, nest: Nest) -> WorkerRequest | None:
     """The request, in the worker. None in the guardian, when all is over."""
     os.setsid()
+    nest.libraries.call_process(b"ftr-guardian")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     request, received = _receive(line)

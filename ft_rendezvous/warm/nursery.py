@@ -22,6 +22,7 @@ from pathlib import Path
 from ft_rendezvous.config.load import own_environment
 from ft_rendezvous.env_names import MARKER_VARIABLE
 from ft_rendezvous.host.side_process import SURVIVED_SIGNALS
+from ft_rendezvous.warm.nursery_main import READY_NAME
 
 log = logging.getLogger("ft_rendezvous")
 
@@ -51,6 +52,15 @@ def find_command(entrypoint: object, args: Sequence[object]) -> tuple[str, tuple
         log.warning("%s belongs to another Python than this torchrun: workers start cold", found)
         return None
     return sys.executable, ("-I", "-S", str(CLIENT), *args)
+
+
+def is_ready(pid: int) -> bool:
+    """Whether this process is a nursery that has done its imports."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as name:
+            return name.read().rstrip(b"\n") == READY_NAME
+    except OSError:  # It has ended.
+        return False
 
 
 def _own_folder() -> str:

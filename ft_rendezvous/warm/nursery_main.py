@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ft_rendezvous.warm.becoming import WorkerRequest
     from ft_rendezvous.warm.client import Line
 
+READY_NAME = b"ftr-nursery"
+"""What the kernel calls a nursery that has done its imports."""
 PRELOAD_VARIABLE = "FT_PRELOAD"
 BLAS_VARIABLE = "OPENBLAS_NUM_THREADS"
 
@@ -55,6 +57,7 @@ def main(listen_fd: int, agent_fd: int, modules: list[str]) -> Callable[[], None
     gc.collect()
     gc.freeze()  # A collection in a worker would write to every object, and so copy its memory.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The kernel reaps guardians.
+    libraries.call_process(READY_NAME)
     listener = _socket.socket(fileno=listen_fd)
     poller = select.poll()
     for fd in own_fds:

@@ -32,6 +32,7 @@ def test_a_killed_node_is_replaced_and_training_finishes(shell: Shell) -> None:
     assert resumed is not None
     assert 0 < int(resumed[1]) < STEPS
     assert re.search(r"from the kill to the first new step: \d+\.\d s", done.stdout)
+    assert "workers started warm" in done.stdout
     assert "FAIL" not in done.stdout
     assert not re.search(r"[^\x20-\x7e\n]", done.stdout), "control characters without a terminal"
     assert (shell.place / "demo" / "checkpoint.pt").exists()

@@ -25,7 +25,7 @@ def test_help_names_every_option(shell: Shell) -> None:
     assert done.returncode == 0
     for option in (
         *("--local", "--active", "--nproc-per-node", "--rdzv-conf", "--store", "--port", "--log-dir", "--requeue"),
-        *("--each-task", "--srun-args", "--dry-run"),
+        *("--each-task", "--srun-args", "--warm", "--dry-run"),
     ):
         assert f" {option} " in done.stdout
     for word in ("first-node|batch-host|HOST:PORT", "SIGUSR1", "Exit code: 0", "TORCHRUN", " FTR ", "verdict.json"):

@@ -12,7 +12,6 @@ from ft_rendezvous.launch.local import plan_local
 from ft_rendezvous.launch.options import Options
 from ft_rendezvous.launch.ray.commands import dry_run
 from ft_rendezvous.launch.ray.request import RayRequest
-from ft_rendezvous.warm import nursery
 from ft_rendezvous.warm.nursery import find_command
 from tests.support.doc_pages import ROOT
 
@@ -54,5 +53,5 @@ def test_the_client_runs_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert command is not None
     assert command[1][:2] == ("-I", "-S")
     assert command[1][3:] == ("-u", "train.py")
-    monkeypatch.setattr(nursery.shutil, "which", lambda _name: "/other/bin/ftr-python")
+    monkeypatch.setattr("shutil.which", lambda _name: "/other/bin/ftr-python")
     assert find_command("ftr-python", ()) is None, "it belongs to another Python"

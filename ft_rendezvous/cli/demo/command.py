@@ -29,6 +29,7 @@ from ft_rendezvous.launch.plan import STATE_NAME, Plan, Process
 from ft_rendezvous.launch.runner import start_process
 from ft_rendezvous.protocol.journal import CycleSealed
 from ft_rendezvous.state.model.records import NodeRole
+from ft_rendezvous.warm.nursery import is_ready
 
 POLL_INTERVAL_S = 0.1
 STEP_DELAY_S = 0.15
@@ -194,7 +195,8 @@ class Demo:
         story, options, nodes = self.story, self.options, self._events.nodes
         if not options.kills or story.victim is not None or story.step < options.kill_after:
             return
-        has_spare = any(node.role is NodeRole.HOT_SPARE for node in nodes.values())
+        spares = [name for name, node in nodes.items() if node.role is NodeRole.HOT_SPARE]
+        has_spare = any(not options.is_warm or self._is_warm(name) for name in spares)
         if not has_spare and story.step < options.kill_before:
             return
         # Rank 0 saves the checkpoints, and is killed only if no other node trains.
@@ -205,6 +207,10 @@ class Demo:
         end_carriers(self._mark(report.node))
         story.take_kill(report.node, killed_ns)
         self.display.tell(f"{report.node}: KILLED with its workers at step {story.step}; it had rank {report.rank}")
+
+    def _is_warm(self, name: str) -> bool:
+        """Whether the nursery of a node has done its imports."""
+        return any(map(is_ready, find_carriers(self._mark(name))))
 
     def _is_over(self) -> bool:
         """All processes have ended; or one has failed that should live, and the others had time to end too."""
