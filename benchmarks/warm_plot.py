@@ -37,7 +37,7 @@ def draw(parts: Mapping[str, Mapping[str, float]], path: Path) -> None:
     axes.set_yticks(range(len(parts)), list(parts), fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.set(xlabel="time of the slowest worker (s)")
+    axes.set(xlabel="time of the worker that was last (s)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False, loc="lower right")
     figure.savefig(path, dpi=130, facecolor="white", metadata={"Software": None})

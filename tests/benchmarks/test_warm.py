@@ -31,7 +31,7 @@ def test_workers_that_start_cold_do_not_count_as_warm() -> None:
 
 def test_parts_are_drawn(tmp_path: Path) -> None:
     findings = [
-        {"benchmark": "warm", "case": case, "what": f"{part}, the slowest worker", "value": 1.0}
+        {"benchmark": "warm", "case": case, "what": f"{part}, the last worker", "value": 1.0}
         for case in ("8 workers, cold", "8 workers, warm")
         for part in warm.PARTS
     ]
