@@ -12,6 +12,7 @@ import ray
 
 from tests.ray.conftest import Start
 from tests.ray.ray_cluster import RayCluster, RayCommand, connected
+from tests.support.ray_machines import carriers
 from tests.support.waiting import wait_until
 
 
@@ -66,19 +67,22 @@ def test_losses_are_survived_and_the_run_gets_its_machines_back(ray_cluster: Ray
 
 
 def test_a_raylet_that_is_killed_alone_leaves_no_torchrun(ray_cluster: RayCluster, start: Start) -> None:
-    """Ray leaves torchrun and its workers behind. The guard does not."""
+    """Ray leaves torchrun and its workers behind. The guard does not. The workers are warm ones."""
     ray_cluster.have(2)
-    run = start("--nnodes", "1", "--spares", "1")
+    run = start("--nnodes", "1", "--spares", "1", "--warm")
     cycle = run.wait_trained(world=1)
     lost = run.ranks(cycle, world=1)[0]
     machine = run.machine_of(lost)
     assert ray_cluster.torchruns_under(ray_cluster.raylet_pid(machine))
+    commands = [command for _, command in carriers(f"RAY_RAYLET_PID={ray_cluster.raylet_pid(machine)}")]
+    assert any(b"warm/client.py" in command for command in commands)
     raylet = ray_cluster.kill_raylet(machine)
     wait_until("its torchrun has ended", lambda: not ray_cluster.torchruns_under(raylet), 60.0, run.explain)
     assert run.ranks(run.wait_trained(after=cycle, world=1), world=1)[0] != lost
     ray_cluster.lose(machine)
     (run.folder / "done").touch()
     assert run.wait_exit() == 0, run.explain()
+    assert not any("starts cold" in run.node_log(node) for node in range(2)), run.explain()
 
 
 def test_two_runs_that_each_need_more_than_half_do_not_block_each_other(ray_cluster: RayCluster, start: Start) -> None:
