@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -116,6 +117,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
             return nodeid.partition("[")[0] if nodeid.startswith(SMALL_TESTS) else nodeid
 
     return OneClusterScheduling(config, log)
+
+
+@pytest.fixture(autouse=True)
+def default_drain_signal() -> None:
+    """An agent that ends leaves SIGUSR1 ignored. Processes that later tests start would inherit that."""
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True, scope="session")

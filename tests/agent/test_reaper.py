@@ -206,7 +206,7 @@ def test_a_dismissed_reaper_leaves_no_zombie_and_no_descriptor(marker: str) -> N
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
     reaper.dismiss()
     assert state_of(pid) == "X"
-    assert open_fds() == before
+    assert open_fds() <= before, "what earlier tests have left may be closed meanwhile; nothing is added"
     assert reaper.pid is None
     reaper.dismiss()
 
@@ -231,7 +231,7 @@ def test_a_reaper_in_trouble_can_be_dismissed(marker: str, signum: signal.Signal
     wait_until("the signal has worked", lambda: state_of(pid) in "TZ")
     reaper.dismiss()
     assert state_of(pid) == "X"
-    assert open_fds() == before
+    assert open_fds() <= before, "what earlier tests have left may be closed meanwhile; nothing is added"
 
 
 def test_a_reaper_that_died_is_logged(marker: str, caplog: pytest.LogCaptureFixture) -> None:
