@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import importlib
 import io
@@ -134,11 +135,25 @@ def become(request: WorkerRequest, received: list[int], libraries: Libraries) ->
     _set_signals(request)
 
 
+def find_spare_fd(numbers: list[int]) -> int:
+    """From here on, no descriptor has a number that the worker wants."""
+    return max(FIRST_SPARE_FD, *numbers) + 1
+
+
+def move_fd(fd: int, lowest: int) -> int:
+    """Give a descriptor another number, from `lowest` on. Raises OSError if there is none."""
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+    os.close(fd)
+    return moved
+
+
 def _place_descriptors(numbers: list[int], received: list[int]) -> None:
     """Give each descriptor the number that it had in the client."""
-    spare = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE_FD) for fd in received[1:]]
-    for fd in received:
-        os.close(fd)
+    spare = [move_fd(fd, find_spare_fd(numbers)) for fd in received[1:]]
+    os.close(received[0])
+    for number in numbers:
+        if number > 2 and os.path.exists(f"/proc/self/fd/{number}"):
+            raise OSError(errno.EBUSY, f"a preloaded module uses descriptor {number}")
     for fd, number in zip(spare, numbers, strict=True):
         os.dup2(fd, number, inheritable=True)
         os.close(fd)

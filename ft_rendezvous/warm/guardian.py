@@ -24,7 +24,15 @@ import sys
 from dataclasses import dataclass
 
 from ft_rendezvous.warm import client
-from ft_rendezvous.warm.becoming import Libraries, WorkerRequest, become, tie_to_parent, watch_optimizer_if_asked
+from ft_rendezvous.warm.becoming import (
+    Libraries,
+    WorkerRequest,
+    become,
+    find_spare_fd,
+    move_fd,
+    tie_to_parent,
+    watch_optimizer_if_asked,
+)
 from ft_rendezvous.warm.client import Line, word
 from ft_rendezvous.warm.rules import ForkWish, NurseryBirth, choose_path_entry, decide_serve, find_shadowing
 
@@ -75,7 +83,10 @@ def _serve(line: Line, nest: Nest) -> WorkerRequest | None:
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     request, received = _receive(line)
     _check(request, len(received), nest.birth)
-    guardian, (ready, say_ready), (may_go, say_go) = os.getpid(), os.pipe(), os.pipe()
+    # The worker's descriptors take their places before it has done with these.
+    spare = find_spare_fd(request.fds)
+    ready, say_ready, may_go, say_go = (move_fd(fd, spare) for fd in (*os.pipe(), *os.pipe()))
+    guardian = os.getpid()
     pid = os.fork()
     if pid == 0:
         tie_to_parent(nest.libraries, guardian)

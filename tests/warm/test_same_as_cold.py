@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.warm.stage import COLD_WARNING, MARK, SCRIPTS, Stage, Started, open_stage
+from tests.warm.stage import CLIENT_COMMAND, COLD_WARNING, MARK, SCRIPTS, Stage, Started, open_stage
 
 REPORT = SCRIPTS / "report.py"
 SAME: tuple[str, ...] = (
@@ -120,6 +120,52 @@ def test_other_open_descriptors(stage: Stage) -> None:
         cold, warm = run_both(stage, "-u", REPORT, pass_fds=(file.fileno(),))
         assert warm["descriptors"] == cold["descriptors"]
         assert warm["descriptors"][str(file.fileno())] == str(stage.folder / "file")
+
+
+HOLDS = """
+import os, sys
+for number in map(int, sys.argv[2].split(",")):
+    fd = os.open(sys.argv[1], os.O_RDWR)
+    if fd != number:
+        os.dup2(fd, number)
+        os.close(fd)
+    os.set_inheritable(number, True)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+def test_a_descriptor_of_any_number(light_stage: Stage) -> None:
+    """Also of a number that the nursery or the guardian uses itself while it makes the worker."""
+    file = light_stage.folder / "file"
+    file.write_text("text")
+    script = light_stage.script(
+        "import os, sys\n"
+        "for number in map(int, sys.argv[1:]):\n"
+        "    print(number, os.path.basename(os.readlink(f'/proc/self/fd/{number}')), os.lseek(number, 0, os.SEEK_CUR))"
+    )
+    for numbers in (*([number] for number in range(3, 24)), [*range(3, 40)], [*range(700, 712)]):
+        holder = (sys.executable, "-I", "-S", "-c", HOLDS, str(file), ",".join(map(str, numbers)))
+        started = light_stage.start("-u", script, *numbers, command=[*holder, *CLIENT_COMMAND])
+        assert end_of(started) == (0, ""), numbers
+        assert started.text.splitlines() == [f"{number} file 0" for number in numbers]
+        assert file.read_text() == "text"
+
+
+def test_a_descriptor_whose_number_a_preloaded_module_uses(tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "opens.py").write_text("import os\nfd = os.dup2(os.open('/dev/zero', os.O_RDONLY), 41)")
+    with open_stage(tmp_path, {"FT_PRELOAD": "opens", "PYTHONPATH": str(packages)}, modules=()) as stage:
+        script = stage.script("import os; print(os.readlink('/proc/self/fd/41'))")
+        assert stage.run("import opens, os; print(os.read(opens.fd, 1))").text == "b'\\x00'\n"
+        with (tmp_path / "file").open("w") as file:
+            os.dup2(file.fileno(), 41)
+        try:
+            started = stage.start("-u", script, pass_fds=(41,))
+        finally:
+            os.close(41)
+        assert (started.wait(), started.text.strip()) == (0, str(tmp_path / "file"))
+        assert COLD_WARNING in started.error_text
 
 
 def test_an_environment_of_a_megabyte(stage: Stage) -> None:
