@@ -227,6 +227,17 @@ def ask(address: str, request: dict[str, object], fds: list[int]) -> tuple[Line,
     return "the nursery has ended", True
 
 
+def release(fds: list[int]) -> None:
+    """The worker has these descriptors now. A file that it closes must not stay open here."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in fds:
+        if fd <= 2:
+            os.dup2(null, fd, inheritable=False)
+        else:
+            os.close(fd)
+    os.close(null)
+
+
 def follow(line: Line, pidfd: int) -> int:
     """Let the worker begin, pass signals on, and return its wait status."""
     signals, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -313,6 +324,7 @@ def main() -> None:
                     warn(answer[0])
             else:
                 line, pidfd = answer[0], answer[1]
+                release(fds)
                 if resource.getrlimit(resource.RLIMIT_NOFILE)[0] > WORKER_FD:
                     os.dup2(pidfd, WORKER_FD, inheritable=False)
                 end_like(follow(line, pidfd))

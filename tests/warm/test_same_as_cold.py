@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -166,6 +167,23 @@ def test_a_descriptor_whose_number_a_preloaded_module_uses(tmp_path: Path) -> No
             os.close(41)
         assert (started.wait(), started.text.strip()) == (0, str(tmp_path / "file"))
         assert COLD_WARNING in started.error_text
+
+
+def test_a_descriptor_that_the_worker_closes_is_closed(light_stage: Stage) -> None:
+    """No other process may keep it: a reader waits for its end, a lock for its release."""
+    script = light_stage.script(
+        "import os, sys, time\nos.close(int(sys.argv[1]))\nfor fd in (0, 1, 2):\n    os.close(fd)\ntime.sleep(600)"
+    )
+    reader, writer = os.pipe()
+    output, stdout = os.pipe()
+    light_stage.start("-u", script, writer, pass_fds=(writer,), stdout=stdout, stderr=stdout)
+    os.close(writer)
+    os.close(stdout)
+    for fd in (reader, output):
+        ready, _, _ = select.select([fd], [], [], 60)
+        assert ready, "the worker has closed it"
+        assert os.read(fd, 100) == b""
+        os.close(fd)
 
 
 def test_an_environment_of_a_megabyte(stage: Stage) -> None:
