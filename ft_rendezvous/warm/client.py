@@ -19,8 +19,8 @@ import sys
 NURSERY_VARIABLE = "FT_NURSERY"
 """The address of the node's nursery, in the environment of a worker. The same name is in `env_names`."""
 
-FORMAT = 1
-HEADER_BYTES = 32
+FORMAT = 2
+HEADER_BYTES = 80
 REFUSE, STARTED, GO, SIGNAL, PARENT_SIGNAL, END = b"R", b"S", b"G", b"K", b"P", b"E"
 """The words of the conversation. Each has `WORD_BYTES`: its letter, a number, and for `REFUSE` a text follows."""
 WORD_BYTES = 9
@@ -59,9 +59,19 @@ def word(letter: bytes, number: int = 0) -> bytes:
     return letter + number.to_bytes(WORD_BYTES - 1, "little", signed=True)
 
 
-def header(size: int) -> bytes:
+def parse_address(text: str) -> tuple[str, int, str]:
+    """The name of the nursery's socket, the process that opened it, and the nursery's secret. Raises ValueError.
+
+    Every process finds the name in /proc/net/unix. Root of a container with the host's network is the host's root for
+    the kernel. So the user is not enough: a client must know the secret, and the socket must be the agent's own.
+    """
+    name, pid, secret = text.split(":")
+    return name, int(pid), secret
+
+
+def header(size: int, secret: str) -> bytes:
     """Begins a request. Both ends must be the same Python: the rest is in its own format."""
-    return (b"ftr-warm %d %x %d " % (FORMAT, sys.hexversion, size)).ljust(HEADER_BYTES)
+    return (b"ftr-warm %d %x %d %s " % (FORMAT, sys.hexversion, size, secret.encode())).ljust(HEADER_BYTES)
 
 
 class Line:
@@ -107,9 +117,10 @@ class Line:
         return data[:1], int.from_bytes(data[1:], "little", signed=True), fds
 
 
-def peer_uid(sock: _socket.socket) -> int:
-    """The user at the other end, as the kernel knows it."""
-    return int.from_bytes(sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)[4:8], sys.byteorder)
+def find_peer(sock: _socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end, as the kernel knows them. A listener is who began to listen."""
+    found = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    return int.from_bytes(found[:4], sys.byteorder), int.from_bytes(found[4:8], sys.byteorder)
 
 
 # --- what a worker inherits -------------------------------------------------------------------------
@@ -199,16 +210,20 @@ def make_request(parsed: tuple[bool, bool, list[str]], arguments: list[str], fds
 
 def ask(address: str, request: dict[str, object], fds: list[int]) -> tuple[Line, int] | tuple[str, bool]:
     """Ask the nursery for a worker: the connection to its guardian and its pidfd; or why not, and whether to say so."""
+    try:
+        name, agent, secret = parse_address(address)
+    except ValueError:
+        return f"{NURSERY_VARIABLE} is not the address of a nursery", True
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
-        sock.connect(b"\0" + address[1:].encode())
-        if peer_uid(sock) != os.getuid():
-            return "the nursery belongs to another user", True
+        sock.connect(b"\0" + name[1:].encode())
+        if find_peer(sock) != (agent, os.getuid()):
+            return "another process listens in place of its nursery", True
         line = Line(sock)
         here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             body = marshal.dumps(request)
-            line.send(header(len(body)), [here, *fds])
+            line.send(header(len(body), secret), [here, *fds])
             line.send(body)
         except BrokenPipeError:  # A nursery that refuses need not read all of it.
             pass

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hmac
 import marshal
 import os
 import select
@@ -52,6 +53,8 @@ class Nest:
 
     birth: NurseryBirth
     libraries: Libraries
+    secret: str
+    """What a client must know to be served."""
 
 
 def guard(line: Line, nest: Nest) -> WorkerRequest:
@@ -81,7 +84,7 @@ def _serve(line: Line, nest: Nest) -> WorkerRequest | None:
     nest.libraries.call_process(b"ftr-guardian")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    request, received = _receive(line)
+    request, received = _receive(line, nest.secret)
     _check(request, len(received), nest.birth)
     # The worker's descriptors take their places before it has done with these.
     spare = find_spare_fd(request.fds)
@@ -102,14 +105,17 @@ def _serve(line: Line, nest: Nest) -> WorkerRequest | None:
     return None
 
 
-def _receive(line: Line) -> tuple[WorkerRequest, list[int]]:
+def _receive(line: Line, secret: str) -> tuple[WorkerRequest, list[int]]:
     if not select.select([line.socket], [], [], REQUEST_TIMEOUT_S)[0]:
         raise Unserved("the nursery got no request")
     head, received = line.receive(client.HEADER_BYTES)
-    words = head.split()
-    if len(words) != 4 or client.header(int(words[3])) != head or int(words[3]) > client.MAX_REQUEST_BYTES:
+    words = head.split(b" ")
+    size = int(words[3]) if len(words) > 4 and words[3].isdigit() else -1
+    told = words[4].decode(errors="replace") if len(words) > 4 else ""
+    if not 0 <= size <= client.MAX_REQUEST_BYTES or client.header(size, told) != head:
         raise Unserved("it runs another Python or another version of ft-rendezvous than the nursery")
-    size = int(words[3])
+    if not hmac.compare_digest(told.encode(), secret.encode()):
+        raise Unserved("it does not know the secret of the nursery")
     body, more = line.receive(size)
     if len(body) != size:
         raise Unserved("the nursery got half a request")
