@@ -80,6 +80,9 @@ def refuse(line: Line, reason: str, *, is_said: bool = True) -> None:
 
 def _serve(line: Line, nest: Nest) -> WorkerRequest | None:
     """The request, in the worker. None in the guardian, when all is over."""
+    # First of all: a nursery's socket ends with the nursery, whatever this client does.
+    for fd in nest.libraries.own_fds:
+        os.close(fd)
     os.setsid()
     nest.libraries.call_process(b"ftr-guardian")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -93,13 +96,13 @@ def _serve(line: Line, nest: Nest) -> WorkerRequest | None:
     pid = os.fork()
     if pid == 0:
         tie_to_parent(nest.libraries, guardian)
-        for fd in (ready, say_go, line.socket.detach(), *nest.libraries.own_fds):
+        for fd in (ready, say_go, line.socket.detach()):
             os.close(fd)
         if _prepare(request, received, nest, say_ready) and os.read(may_go, 1):
             os.close(may_go)
             return request
         os._exit(0)
-    for fd in (say_ready, may_go, *received, *nest.libraries.own_fds):
+    for fd in (say_ready, may_go, *received):
         os.close(fd)
     _guard_worker(line, pid, ready, say_go, nest.libraries)
     return None

@@ -98,8 +98,9 @@ class Nursery:
         try:
             self._start()
         except OSError as error:
+            # It may be possible later, for the next workers.
             log.warning("no nursery: workers start cold reason=%s", error)
-            self._process = None
+            self._starts += 1
 
     def end(self) -> None:
         """End it. Workers that it has forked are not touched. Never raises."""

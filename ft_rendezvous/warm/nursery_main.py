@@ -88,8 +88,8 @@ def main(listen_fd: int, agent_fd: int, modules: list[str]) -> Callable[[], None
             guardian.refuse(line, reason, is_said=reason not in said)
             said.add(reason)
         elif _fork(line, guardian.refuse):
-            request: WorkerRequest = guardian.guard(line, guardian.Nest(birth, libraries, secret))
             listener.detach()
+            request: WorkerRequest = guardian.guard(line, guardian.Nest(birth, libraries, secret))
             return lambda: becoming.run(request, libraries)
         line.socket.close()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
+from ft_rendezvous.warm.client import parse_address
 from ft_rendezvous.warm.nursery import MAX_STARTS
 from tests.support.torchrun_cluster import is_alive
 from tests.support.waiting import wait_until
@@ -95,6 +97,40 @@ def _kill_nursery(stage: Stage) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     wait_until("the nursery ends", lambda: not is_alive(pid))
+
+
+def test_a_client_that_is_slow_does_not_keep_the_socket_of_a_nursery_that_has_ended(
+    light_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its guardian waits for the request. Other clients would wait for the end of that, and no nursery could follow."""
+    light_stage.run("pass")
+    monkeypatch.setattr("os.environ", light_stage.environment)
+    name, _, _ = parse_address(light_stage.nursery.address)
+    with socket.socket(socket.AF_UNIX) as slow:
+        slow.connect("\0" + name[1:])
+        wait_until("the guardian is there", lambda: bool(light_stage.left_processes()))
+        _kill_nursery(light_stage)
+        late = light_stage.run("print('late')")
+        assert (late.text, COLD_WARNING in late.error_text) == ("late\n", True)
+        assert light_stage.left_processes(), "the guardian still waits"
+        light_stage.nursery.keep()
+        started = light_stage.run("print('ran')")
+        assert (started.text, started.error_text) == ("ran\n", "")
+
+
+def test_a_nursery_that_could_not_be_replaced_is_replaced_later(
+    light_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.environ", light_stage.environment)
+    name, _, _ = parse_address(light_stage.nursery.address)
+    _kill_nursery(light_stage)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind("\0" + name[1:])
+        light_stage.nursery.keep()
+        assert light_stage.run("print('ran')").text == "ran\n"
+    light_stage.nursery.keep()
+    started = light_stage.run("print('ran')")
+    assert (started.text, started.error_text) == ("ran\n", "")
 
 
 @pytest.mark.parametrize("victim", ["nursery", "all forks", "client"])
