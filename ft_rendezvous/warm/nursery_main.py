@@ -33,7 +33,9 @@ BLAS_VARIABLE = "OPENBLAS_NUM_THREADS"
 def main(listen_fd: int, agent_fd: int, modules: list[str]) -> Callable[[], None]:
     """Serve clients until the agent ends. Returns in a worker alone: what runs its script."""
     # The folder of this file is no place for imports. The package is, until it is imported.
-    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     from ft_rendezvous.warm import becoming, guardian, preloading, rules  # noqa: PLC0415
     from ft_rendezvous.warm.client import NURSERY_VARIABLE, describe_process, find_peer, parse_address  # noqa: PLC0415
     from ft_rendezvous.warm.client import Line as ClientLine  # noqa: PLC0415

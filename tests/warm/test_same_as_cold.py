@@ -73,6 +73,16 @@ def test_arguments_of_a_relative_script(stage: Stage) -> None:
     assert warm["path"] == cold["path"]
 
 
+@pytest.mark.parametrize("is_safe", ["", "1"])
+def test_the_path_with_and_without_safe_path(tmp_path: Path, is_safe: str) -> None:
+    variables = {"PYTHONSAFEPATH": is_safe, "PYTHONPATH": os.pathsep.join(("/some/where", "/else"))}
+    with open_stage(tmp_path, variables, modules=()) as stage:
+        cold, warm = (stage.run("import sys; print(sys.path)", is_cold=is_cold) for is_cold in (True, False))
+        assert (warm.text, warm.error_text) == (cold.text, "")
+        assert "/some/where" in warm.text
+        assert (str(tmp_path) in warm.text) is not bool(is_safe)
+
+
 def test_a_link_to_a_script(stage: Stage) -> None:
     (stage.folder / "link.py").symlink_to(REPORT)
     cold, warm = run_both(stage, "-u", "./link.py")
