@@ -34,6 +34,8 @@ NURSERY_TIMEOUT_S = 180.0
 """How long the nursery may still be importing. A cold worker would import for as long."""
 
 LINUX_SIGNALS = 64
+PRIVILEGES = (b"Cap", b"NoNewPrivs:", b"Seccomp")
+"""How lines of /proc/self/status begin."""
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 LIMITS = tuple(sorted(name for name in dir(resource) if name.startswith("RLIMIT_")))
 
@@ -138,6 +140,8 @@ def describe_process() -> dict[str, object]:
         # Of the memory policy that numactl sets, the first line tells enough.
         "memory policy": _read("/proc/self/numa_maps", 256).split(b"\n")[0].split(b" ")[1:2],
         "security label": _read("/proc/self/attr/current", 256),
+        "privileges": [line for line in _read("/proc/self/status", 8192).split(b"\n") if line.startswith(PRIVILEGES)],
+        **{name: _read(f"/proc/self/{name}", 256) for name in ("oom_score_adj", "personality", "coredump_filter")},
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from tests.warm.stage import COLD_WARNING, Stage, open_stage
 
+PR_SET_NO_NEW_PRIVS = 38
+ADDR_NO_RANDOMIZE = 0x0040000
 IS_FORKED = "import sys; print('ft_rendezvous.warm.becoming' in sys.modules)"
 
 
@@ -108,12 +111,32 @@ def _lower_priority() -> None:
     os.nice(1)
 
 
+def _be_killed_first() -> None:
+    Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def _give_up_privileges() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _fix_addresses() -> None:
+    ctypes.CDLL(None).personality(ADDR_NO_RANDOMIZE)
+
+
+def _dump_little() -> None:
+    Path("/proc/self/coredump_filter").write_text("0")
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
         ({"env": {"MY_FLAG": "1"}}, "MY_FLAG"),
         ({"env": {"PYTHONHASHSEED": "7"}}, "PYTHONHASHSEED"),
         ({"preexec_fn": _lower_priority}, "priority"),
+        ({"preexec_fn": _be_killed_first}, "oom_score_adj"),
+        ({"preexec_fn": _give_up_privileges}, "privileges"),
+        ({"preexec_fn": _fix_addresses}, "personality"),
+        ({"preexec_fn": _dump_little}, "coredump_filter"),
         ({"start_new_session": False}, "lead a session"),
     ],
 )
