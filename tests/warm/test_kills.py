@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ft_rendezvous.agent.worker_group import StartedWorkers, WorkerGroup
+from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.warm.client import parse_address
 from ft_rendezvous.warm.nursery import MAX_STARTS
+from tests.agent.fake_link import FakeLink
 from tests.support.torchrun_cluster import is_alive
 from tests.support.waiting import wait_until
 from tests.warm.stage import COLD_WARNING, Stage, Started
@@ -53,6 +58,34 @@ def test_the_guardian_is_killed(light_stage: Stage) -> None:
     os.kill(guardian, signal.SIGKILL)
     assert started.wait() == -signal.SIGKILL
     assert not is_alive(worker), "the client ends after its worker"
+
+
+def test_new_workers_wait_for_the_end_of_those_before(light_stage: Stage) -> None:
+    """Torch sees the end of a client that it has killed. The memory of a GPU is free when the worker has ended."""
+    started, worker, guardian = start_sleeper(light_stage)
+    link: Any = FakeLink()
+    group = WorkerGroup()
+    group.set_place(link, Place(1, "0" * 16, 0, 1, "a", 1, None))
+    group.started(StartedWorkers({0: started.pid}, {0: 0}, {0: ""}))
+    is_left: list[bool] = []
+
+    def go_on() -> None:
+        group.set_place(link, Place(2, "0" * 16, 0, 1, "a", 1, None))
+        is_left.append(is_alive(worker))
+
+    os.kill(guardian, signal.SIGSTOP)  # The worker takes long to end.
+    try:
+        group.stop_watch()
+        started.process.kill()
+        started.wait()
+        next_place = threading.Thread(target=go_on)
+        next_place.start()
+        next_place.join(1)
+    finally:
+        os.kill(guardian, signal.SIGCONT)
+    next_place.join(60)
+    group.end()
+    assert is_left == [False]
 
 
 def test_the_client_and_the_guardian_are_killed(light_stage: Stage) -> None:
