@@ -28,8 +28,11 @@ MAX_DESCRIPTORS = 200
 """The kernel passes at most 253 at once."""
 MAX_REQUEST_BYTES = 1 << 28
 
-WORKER_FD = 900
-"""At this number the client holds a pidfd of its worker: so an agent that knows the client finds the worker."""
+WORKER_FD = 250
+"""At this number the client holds a pidfd of its worker: so an agent that knows the client finds the worker.
+
+It is above all numbers that a client with `MAX_DESCRIPTORS` uses, and below every limit for open files.
+"""
 NURSERY_TIMEOUT_S = 180.0
 """How long the nursery may still be importing. A cold worker would import for as long."""
 

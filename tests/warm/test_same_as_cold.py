@@ -393,6 +393,20 @@ def test_the_agent_finds_the_worker_behind_the_client(light_stage: Stage) -> Non
     started.wait_for(f"caught {int(signal.SIGUSR1)}")
 
 
+def test_the_agent_finds_the_worker_where_few_files_may_be_open(light_stage: Stage) -> None:
+    """It would signal the client, which passes everything on: a worker without a handler for a drain would end."""
+    from ft_rendezvous.agent.processes import forward  # noqa: PLC0415
+
+    def change() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+    script = light_stage.script("import time; print('ready'); time.sleep(600)")
+    started = light_stage.start("-u", script, preexec_fn=change)
+    started.wait_for("ready")
+    assert started.error_text == ""
+    assert forward(signal.SIGUSR1, [started.pid]) == []
+
+
 def test_standard_input_and_a_pipe(light_stage: Stage) -> None:
     script = light_stage.script("import sys; print(sys.stdin.read().upper(), end='')")
     done = subprocess.run(
