@@ -222,7 +222,9 @@ def ask(address: str, request: dict[str, object], fds: list[int]) -> tuple[Line,
     except ValueError:
         return f"{NURSERY_VARIABLE} is not the address of a nursery", True
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    late = f"the nursery has not answered for {NURSERY_TIMEOUT_S:.0f} s"
     try:
+        _limit_sending(sock, NURSERY_TIMEOUT_S)
         sock.connect(b"\0" + name[1:].encode())
         if find_peer(sock) != (agent, os.getuid()):
             return "another process listens in place of its nursery", True
@@ -237,16 +239,26 @@ def ask(address: str, request: dict[str, object], fds: list[int]) -> tuple[Line,
         finally:
             os.close(here)
         if not select.select([sock], [], [], NURSERY_TIMEOUT_S)[0]:
-            return f"the nursery has not answered for {NURSERY_TIMEOUT_S:.0f} s", True
+            return late, True
         letter, number, got = line.receive_word()
         if letter == STARTED and got:
+            _limit_sending(sock, 0)
             return line, got[0]
         if letter == REFUSE:
             text, _ = line.receive(abs(number))
             return text.decode(errors="replace"), number > 0
+    except BlockingIOError:
+        return late, True
     except OSError as error:
         return f"the nursery is gone ({error.strerror})", True
     return "the nursery has ended", True
+
+
+def _limit_sending(sock: _socket.socket, seconds: float) -> None:
+    """Let the socket wait no longer than this when it connects or sends. Zero: without a limit."""
+    size = 8 if sys.maxsize > 1 << 32 else 4
+    limit = int(seconds).to_bytes(size, sys.byteorder) + bytes(size)
+    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, limit)
 
 
 def release(fds: list[int]) -> None:
