@@ -196,10 +196,11 @@ def make_request(parsed: tuple[bool, bool, list[str]], arguments: list[str], fds
     is_unbuffered, is_module, words = parsed
     return {
         "executable": sys.executable,
-        "arguments": arguments,
+        # As bytes: this interpreter does not read PYTHONUTF8, and may take them for other characters.
+        "arguments": [os.fsencode(each) for each in arguments],
         "is_unbuffered": is_unbuffered,
         "is_module": is_module,
-        "words": words,
+        "words": [os.fsencode(each) for each in words],
         "environment": dict(os.environb),
         "fds": fds,
         "umask": _umask(),
@@ -334,6 +335,14 @@ def become_python(arguments: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, *arguments])
 
 
+def undo_coercion() -> None:
+    """Python sets LC_CTYPE in a C locale, also in this interpreter, which does not read PYTHONCOERCECLOCALE."""
+    if os.environ.get("PYTHONCOERCECLOCALE") == "0" and "LC_CTYPE" in os.environ:
+        given = _read("/proc/self/environ", 1 << 24)
+        if not any(each.startswith(b"LC_CTYPE=") for each in given.split(b"\0")):
+            del os.environ["LC_CTYPE"]
+
+
 def warn(reason: str) -> None:
     text = f"ftr-python: this worker starts cold: {reason}\n"
     try:
@@ -345,6 +354,7 @@ def warn(reason: str) -> None:
 def main() -> None:
     """The console script."""
     arguments = sys.argv[1:]
+    undo_coercion()
     address = os.environ.get(NURSERY_VARIABLE, "")
     if address.startswith("@"):
         parsed = parse_arguments(arguments)

@@ -122,7 +122,10 @@ def _receive(line: Line, secret: str) -> tuple[WorkerRequest, list[int]]:
     body, more = line.receive(size)
     if len(body) != size:
         raise Unserved("the nursery got half a request")
-    return WorkerRequest(**marshal.loads(body)), [*received, *more]
+    fields = marshal.loads(body)
+    for name in ("arguments", "words"):
+        fields[name] = [os.fsdecode(each) for each in fields[name]]
+    return WorkerRequest(**fields), [*received, *more]
 
 
 def _check(request: WorkerRequest, fd_count: int, birth: NurseryBirth) -> None:

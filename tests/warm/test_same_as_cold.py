@@ -83,6 +83,32 @@ def test_the_path_with_and_without_safe_path(tmp_path: Path, is_safe: str) -> No
         assert (str(tmp_path) in warm.text) is not bool(is_safe)
 
 
+LOCALE = """
+import os, sys
+print(ascii(sys.argv[1:]), sys.getfilesystemencoding(), sys.stdout.encoding, os.environ.get("LC_CTYPE"))
+"""
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"LC_ALL": "", "LANG": ""},
+        {"LC_ALL": "C.UTF-8"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0"},
+        {"LC_ALL": "", "LANG": "", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+)
+def test_words_and_streams_in_every_locale(tmp_path: Path, variables: dict[str, str]) -> None:
+    """The client is an isolated interpreter: it does not read Python's variables, and may take the words for others."""
+    with open_stage(tmp_path, {"LC_CTYPE": "", **variables}, modules=()) as stage:
+        script = stage.script(LOCALE)
+        cold, warm = (
+            stage.start("-u", script, os.fsdecode(b"\xc3\xbc \xff"), is_cold=is_cold) for is_cold in (True, False)
+        )
+        assert (*end_of(warm), warm.text) == (*end_of(cold), cold.text)
+        assert cold.text
+
+
 def test_a_link_to_a_script(stage: Stage) -> None:
     (stage.folder / "link.py").symlink_to(REPORT)
     cold, warm = run_both(stage, "-u", "./link.py")
