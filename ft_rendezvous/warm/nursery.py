@@ -8,6 +8,7 @@ after its end is refused at once and starts cold.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
@@ -111,6 +112,8 @@ class Nursery:
                 process.wait(END_TIMEOUT_S)
 
     def _start(self) -> None:
+        if not hasattr(os, "pidfd_open"):
+            raise OSError(errno.ENOSYS, "this system or this Python has no pidfd_open")
         with contextlib.ExitStack() as for_child:
             listener = for_child.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             listener.bind("\0" + self._name[1:])

@@ -15,7 +15,7 @@ import pytest
 from ft_rendezvous.agent.worker_group import StartedWorkers, WorkerGroup
 from ft_rendezvous.protocol.participant import Place
 from ft_rendezvous.warm.client import parse_address
-from ft_rendezvous.warm.nursery import MAX_STARTS
+from ft_rendezvous.warm.nursery import MAX_STARTS, Nursery
 from tests.agent.fake_link import FakeLink
 from tests.support.torchrun_cluster import is_alive
 from tests.support.waiting import wait_until
@@ -218,3 +218,10 @@ def test_the_nursery_ends_with_its_agent() -> None:
     agent.wait()
     agent.stdout.close()
     wait_until("the nursery ends", lambda: not is_alive(pid))
+
+
+def test_a_python_without_pidfds_has_no_nursery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was built with old headers. The agent starts its workers cold then."""
+    monkeypatch.delattr(os, "pidfd_open")
+    with pytest.raises(OSError, match="pidfd_open"):
+        Nursery("some-marker", ())
