@@ -318,8 +318,10 @@ def end_like(status: int) -> None:
     """End this process as a process with this wait status has ended."""
     if os.WIFSIGNALED(status):
         signum = os.WTERMSIG(status)
-        # The worker has left its core file, if it should. This process has nothing to show.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        # The worker has left its core file, if it should. This process has nothing to show. A limit of 1 also keeps the
+        # kernel from starting the program that takes core files, such as systemd-coredump; a limit of 0 does not.
+        hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+        resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
         if signum not in (_signal.SIGKILL, _signal.SIGSTOP):
             _signal.signal(signum, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signum})

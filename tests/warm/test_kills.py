@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -201,11 +203,21 @@ def test_a_kill_at_every_moment_of_a_fork(tmp_path: Path, victim: str) -> None:
                 assert runs == 1 if code == 0 else runs <= 1
 
 
+@pytest.mark.parametrize(("hard", "soft"), [("-1", 1), ("0", 0)])
+def test_the_client_of_a_worker_that_crashed_leaves_no_second_core(hard: str, soft: int) -> None:
+    """The kernel pays no regard to a limit of 0 where a program takes the core files, and to a limit of 1 it does."""
+    code = (
+        f"import os, resource; resource.setrlimit(resource.RLIMIT_CORE, ({hard}, {hard}))\n"
+        "from ft_rendezvous.warm.client import end_like\n"
+        "os.kill = lambda *_: print(resource.getrlimit(resource.RLIMIT_CORE)[0], flush=True)\n"
+        "end_like(11)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == f"{soft}\n", done.stderr
+
+
 def test_the_nursery_ends_with_its_agent() -> None:
     """However the agent ends: here without a word, and with no reaper."""
-    import subprocess  # noqa: PLC0415
-    import sys  # noqa: PLC0415
-
     code = (
         "import sys, time; from ft_rendezvous.warm.nursery import Nursery\n"
         "print(Nursery('some-marker', ()).pid, flush=True); time.sleep(600)"
