@@ -193,15 +193,13 @@ def test_a_descriptor_whose_number_a_preloaded_module_uses(tmp_path: Path) -> No
     packages.mkdir()
     (packages / "opens.py").write_text("import os\nfd = os.dup2(os.open('/dev/zero', os.O_RDONLY), 41)")
     with open_stage(tmp_path, {"FT_PRELOAD": "opens", "PYTHONPATH": str(packages)}, modules=()) as stage:
-        script = stage.script("import os; print(os.readlink('/proc/self/fd/41'))")
         assert stage.run("import opens, os; print(os.read(opens.fd, 1))").text == "b'\\x00'\n"
-        with (tmp_path / "file").open("w") as file:
-            os.dup2(file.fileno(), 41)
-        try:
-            started = stage.start("-u", script, pass_fds=(41,))
-        finally:
-            os.close(41)
-        assert (started.wait(), started.text.strip()) == (0, str(tmp_path / "file"))
+        file = tmp_path / "file"
+        file.touch()
+        script = stage.script("import os; print(os.readlink('/proc/self/fd/41'))")
+        holder = (sys.executable, "-I", "-S", "-c", HOLDS, str(file), "41")
+        started = stage.start("-u", script, command=[*holder, *CLIENT_COMMAND])
+        assert (started.wait(), started.text.strip()) == (0, str(file))
         assert COLD_WARNING in started.error_text
 
 

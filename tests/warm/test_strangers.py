@@ -51,12 +51,16 @@ def test_a_process_that_listens_in_place_of_the_nursery_gets_nothing(light_stage
     light_stage.nursery.end()
     stranger = subprocess.Popen([sys.executable, "-c", LISTENS, name[1:]], stdout=subprocess.PIPE, text=True)
     assert stranger.stdout is not None
-    assert stranger.stdout.readline() == "listens\n"
-    started = light_stage.run("print('ran')")
-    assert (started.wait(), started.text) == (0, "ran\n")
-    assert COLD_WARNING in started.error_text
-    assert "another process" in started.error_text
-    assert stranger.communicate(timeout=60)[0] == "0 0\n"
+    try:
+        assert stranger.stdout.readline() == "listens\n"
+        started = light_stage.run("print('ran')")
+        assert (started.wait(), started.text) == (0, "ran\n")
+        assert COLD_WARNING in started.error_text
+        assert "another process" in started.error_text
+        assert stranger.communicate(timeout=60)[0] == "0 0\n"
+    finally:
+        stranger.kill()
+        stranger.wait()
 
 
 def test_an_address_that_is_none(light_stage: Stage) -> None:
