@@ -16,6 +16,7 @@ import io
 import mmap
 import multiprocessing.process
 import os
+import random
 import resource
 import runpy
 import signal
@@ -67,14 +68,16 @@ class Libraries:
     """What the kernel calls an interpreter that was started in the ordinary way."""
     own_fds: tuple[int, ...] = field(default=())
     """Descriptors of the nursery that no worker may keep."""
+    generators: tuple[random.Random, ...] = ()
+    """Those of preloaded modules that need a new seed in each worker."""
 
     @classmethod
-    def find(cls, own_fds: tuple[int, ...]) -> Libraries:
+    def find(cls, own_fds: tuple[int, ...], generators: tuple[random.Random, ...]) -> Libraries:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, (ctypes.c_ssize_t,)
         libc.fopen.restype, libc.fopen.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_char_p)
         with open("/proc/self/comm", "rb") as name:
-            return cls(libc, _find_blas(), name.read().rstrip(b"\n"), own_fds)
+            return cls(libc, _find_blas(), name.read().rstrip(b"\n"), own_fds, generators)
 
     def call_process(self, name: bytes) -> None:
         """Let `ps` and `top` show this name."""
@@ -120,7 +123,7 @@ def become(request: WorkerRequest, received: list[int], libraries: Libraries) ->
     os.sched_setaffinity(0, request.affinity)
     os.environ.clear()
     os.environb.update(request.environment)
-    _renew_chance()
+    _renew_chance(libraries.generators)
     for set_threads, processors in libraries.set_blas_threads:
         set_threads(count_blas_threads(os.environ, min(processors, len(request.affinity))))
     _open_streams(request.is_unbuffered or bool(os.environ.get("PYTHONUNBUFFERED")))
@@ -159,9 +162,11 @@ def _place_descriptors(numbers: list[int], received: list[int]) -> None:
         os.close(fd)
 
 
-def _renew_chance() -> None:
+def _renew_chance(generators: tuple[random.Random, ...]) -> None:
     """No two workers may share what is random, and no worker may notice what the nursery has drawn."""
-    # Python seeds `random` anew in every fork by itself.
+    # Python seeds the functions of `random` anew in every fork by itself.
+    for each in generators:
+        random.Random.seed(each)
     multiprocessing.process.current_process().authkey = os.urandom(32)
     for name in ("_node", "_last_timestamp"):
         setattr(uuid, name, None)

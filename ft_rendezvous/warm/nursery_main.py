@@ -47,7 +47,7 @@ def main(listen_fd: int, agent_fd: int, modules: list[str]) -> Callable[[], None
     preloaded = preloading.preload([*modules, *rules.parse_preload(os.environ.get(PRELOAD_VARIABLE, ""))])
     torch = sys.modules.get("torch")
     own_fds = (listen_fd, agent_fd)
-    libraries = becoming.Libraries.find(own_fds)
+    libraries = becoming.Libraries.find(own_fds, preloaded.generators)
     loaded = {name.partition(".")[0] for name in sys.modules} - BARE_MODULES
     birth = rules.NurseryBirth(
         executable=sys.executable,

@@ -252,6 +252,22 @@ def test_random_state_is_shared_by_no_two_workers(stage: Stage) -> None:
     assert one & other == set()
 
 
+def test_generators_of_a_preloaded_module_are_shared_by_no_two_workers(tmp_path: Path) -> None:
+    """But one with a seed of its own has that seed in every worker, as in every cold one."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "draws.py").write_text(
+        "import random\nclass Own(random.Random): pass\n"
+        "drawn, own, seeded, later = random.Random(), Own(), random.Random(7), random.Random()\n"
+        "drawn.random(); seeded.random(); later.seed(8)"
+    )
+    script = "import draws; print(*(each.random() for each in (draws.drawn, draws.own, draws.seeded, draws.later)))"
+    with open_stage(tmp_path, {"FT_PRELOAD": "draws", "PYTHONPATH": str(packages)}, modules=()) as stage:
+        cold, one, other = (stage.run(script, is_cold=is_cold).text.split() for is_cold in (True, False, False))
+    assert len({*cold[:2], *one[:2], *other[:2]}) == 6
+    assert cold[2:] == one[2:] == other[2:]
+
+
 def test_numbers_of_threads(stage: Stage) -> None:
     cold, warm = (stage.run(IMPORT_ALL, is_cold=is_cold).report() for is_cold in (True, False))
     assert (warm["threads"], warm["blas"]) == (cold["threads"], cold["blas"])
