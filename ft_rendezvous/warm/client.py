@@ -293,8 +293,7 @@ def follow(line: Line, pidfd: int) -> int:
         while True:
             ready = {fd for fd, _ in poller.poll()}
             if signals in ready:
-                for signum in os.read(signals, 4096):
-                    line.send(word(SIGNAL, signum))
+                _pass_on(line, os.read(signals, 4096))
             if line.socket.fileno() in ready:
                 letter, number, _ = line.receive_word()
                 if letter == END:
@@ -308,6 +307,14 @@ def follow(line: Line, pidfd: int) -> int:
     # The guardian was killed. The kernel kills its worker, and the worker's end must come before this one.
     select.select([pidfd], [], [])
     return int(_signal.SIGKILL)
+
+
+def _pass_on(line: Line, signums: bytes) -> None:
+    try:
+        for signum in signums:
+            line.send(word(SIGNAL, signum))
+    except OSError:  # The guardian is gone. It may have told the end of the worker before.
+        return
 
 
 def _note(_signum: int, _frame: object) -> None:

@@ -33,6 +33,17 @@ def start_sleeper(stage: Stage) -> tuple[Started, int, int]:
     return started, int(worker), int(guardian)
 
 
+def test_a_signal_that_comes_when_the_worker_has_ended_does_not_change_its_end(light_stage: Stage) -> None:
+    """The guardian has told the end, and is gone: the client can pass nothing on any more."""
+    started, worker, guardian = start_sleeper(light_stage)
+    os.kill(started.pid, signal.SIGSTOP)
+    os.kill(worker, signal.SIGTERM)
+    wait_until("the guardian ends", lambda: not is_alive(guardian))
+    os.kill(started.pid, signal.SIGUSR1)
+    os.kill(started.pid, signal.SIGCONT)
+    assert started.wait() == -signal.SIGTERM
+
+
 def test_the_client_is_killed(light_stage: Stage) -> None:
     started, worker, guardian = start_sleeper(light_stage)
     os.kill(started.pid, signal.SIGKILL)
@@ -66,6 +77,7 @@ def test_new_workers_wait_for_the_end_of_those_before(light_stage: Stage) -> Non
     """Torch sees the end of a client that it has killed. The memory of a GPU is free when the worker has ended."""
     started, worker, guardian = start_sleeper(light_stage)
     link: Any = FakeLink()
+    former = signal.getsignal(signal.SIGUSR1)
     group = WorkerGroup()
     group.set_place(link, Place(1, "0" * 16, 0, 1, "a", 1, None))
     group.started(StartedWorkers({0: started.pid}, {0: 0}, {0: ""}))
@@ -87,6 +99,9 @@ def test_new_workers_wait_for_the_end_of_those_before(light_stage: Stage) -> Non
         os.kill(guardian, signal.SIGCONT)
     next_place.join(60)
     group.end()
+    signal.signal(
+        signal.SIGUSR1, former
+    )  # An agent that has ended ignores it, and so would the workers of other tests.
     assert is_left == [False]
 
 
