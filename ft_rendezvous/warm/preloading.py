@@ -69,7 +69,7 @@ def _generators_noted() -> Iterator[dict[int, random.Random]]:
         else:
             noted.pop(id(generator), None)
 
-    random.Random.seed = seed_and_note  # type: ignore[method-assign]
+    random.Random.seed = seed_and_note  # type: ignore[assignment,method-assign]
     try:
         yield noted
     finally:
