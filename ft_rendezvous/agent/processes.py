@@ -5,9 +5,11 @@ A process can end at any moment, so only `open_pidfd` raises for a process that 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
+import time
 from collections.abc import Iterable
 
 from ft_rendezvous.warm.client import WORKER_FD
@@ -70,6 +72,29 @@ def find_worker(pid: int) -> int:
     except OSError:
         return pid
     return found if found > 0 else pid
+
+
+def open_workers(pids: Iterable[int]) -> list[int]:
+    """A descriptor of each process that works behind one of these. None for a process that does its work itself."""
+    fds = []
+    for pid in pids:
+        worker = find_worker(pid)
+        if worker != pid:
+            with contextlib.suppress(OSError):  # It has ended.
+                fds.append(open_pidfd(worker))
+    return fds
+
+
+def close_after_end(fds: Iterable[int], timeout_s: float) -> int:
+    """Wait until the processes of these descriptors have ended, and close them. How many are left after that time."""
+    left, deadline = set(fds), time.monotonic() + timeout_s
+    while left and (remaining_s := deadline - time.monotonic()) > 0:
+        for fd in wait_for_any(left, int(remaining_s * 1000) + 1):
+            left.discard(fd)
+            os.close(fd)
+    for fd in left:
+        os.close(fd)
+    return len(left)
 
 
 def forward(signum: int, pids: Iterable[int]) -> list[int]:

@@ -58,6 +58,10 @@ DRAIN_SIGNAL = signal.SIGUSR1
 DRAIN_ANSWER_TIMEOUT_S = 1.0
 """How long the workers' drain signal waits until the coordinator knows of the drain."""
 MAX_PATH_CHARS = 500
+END_TIMEOUT_S = 30.0
+"""How long new workers wait for the end of killed ones."""
+LAST_END_TIMEOUT_S = 2.0
+"""The same for the end of the agent, which nothing may hold up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ class WorkerGroup:
         self._policy = WorkerPolicy()
         self._started = StartedWorkers({}, {}, {})
         self._pids: tuple[int, ...] = ()
+        self._ending_fds: list[int] = []
+        """Warm workers that the agent has stopped."""
         self._watch: WorkerWatch | None = None
         self._coordinator_knows_drain = threading.Event()
         self._marker = secrets.token_hex(8)
@@ -131,6 +137,7 @@ class WorkerGroup:
     def end(self) -> None:
         """The agent ends in an orderly way. Its workers are gone, so the reaper must not act."""
         self.stop_watch()
+        self._await_ends(LAST_END_TIMEOUT_S)
         if self._nursery is not None:
             self._nursery.end()
         self._inbox.close()
@@ -151,6 +158,7 @@ class WorkerGroup:
     def set_place(self, link: Link, place: Place) -> None:
         """Workers are about to start in this place."""
         self._link = link
+        self._await_ends(END_TIMEOUT_S)
         if self._nursery is not None:
             self._nursery.keep()
         self._inbox.forget_subscribers()
@@ -188,6 +196,7 @@ class WorkerGroup:
 
     def stop_watch(self) -> None:
         """The agent is about to stop the workers: their ends are no failures any more."""
+        self._ending_fds += processes.open_workers(self._pids)
         watch, self._watch, self._pids = self._watch, None, ()
         hang_watch, self._hang_watch = self._hang_watch, None
         if hang_watch is not None:
@@ -196,6 +205,16 @@ class WorkerGroup:
             watch.stop()
         with self._lock:
             self._policy.stop()
+
+    def _await_ends(self, timeout_s: float) -> None:
+        """Wait for warm workers whose clients torch has stopped: they end after their clients if torch kills those.
+
+        New workers need what they hold, for example the memory of a GPU.
+        """
+        fds, self._ending_fds = self._ending_fds, []
+        left = processes.close_after_end(fds, timeout_s)
+        if left:
+            log.warning("%d workers were killed and have not ended: what they hold is not free", left)
 
     # --- failures -----------------------------------------------------------------------------------
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import importlib
 import io
 import mmap
 import multiprocessing.process
 import os
+import random
 import resource
 import runpy
 import signal
@@ -66,14 +68,16 @@ class Libraries:
     """What the kernel calls an interpreter that was started in the ordinary way."""
     own_fds: tuple[int, ...] = field(default=())
     """Descriptors of the nursery that no worker may keep."""
+    generators: tuple[random.Random, ...] = ()
+    """Those of preloaded modules that need a new seed in each worker."""
 
     @classmethod
-    def find(cls, own_fds: tuple[int, ...]) -> Libraries:
+    def find(cls, own_fds: tuple[int, ...], generators: tuple[random.Random, ...]) -> Libraries:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, (ctypes.c_ssize_t,)
         libc.fopen.restype, libc.fopen.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_char_p)
         with open("/proc/self/comm", "rb") as name:
-            return cls(libc, _find_blas(), name.read().rstrip(b"\n"), own_fds)
+            return cls(libc, _find_blas(), name.read().rstrip(b"\n"), own_fds, generators)
 
     def call_process(self, name: bytes) -> None:
         """Let `ps` and `top` show this name."""
@@ -119,7 +123,7 @@ def become(request: WorkerRequest, received: list[int], libraries: Libraries) ->
     os.sched_setaffinity(0, request.affinity)
     os.environ.clear()
     os.environb.update(request.environment)
-    _renew_chance()
+    _renew_chance(libraries.generators)
     for set_threads, processors in libraries.set_blas_threads:
         set_threads(count_blas_threads(os.environ, min(processors, len(request.affinity))))
     _open_streams(request.is_unbuffered or bool(os.environ.get("PYTHONUNBUFFERED")))
@@ -134,19 +138,35 @@ def become(request: WorkerRequest, received: list[int], libraries: Libraries) ->
     _set_signals(request)
 
 
+def find_spare_fd(numbers: list[int]) -> int:
+    """From here on, no descriptor has a number that the worker wants."""
+    return max(FIRST_SPARE_FD, *numbers) + 1
+
+
+def move_fd(fd: int, lowest: int) -> int:
+    """Give a descriptor another number, from `lowest` on. Raises OSError if there is none."""
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+    os.close(fd)
+    return moved
+
+
 def _place_descriptors(numbers: list[int], received: list[int]) -> None:
     """Give each descriptor the number that it had in the client."""
-    spare = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE_FD) for fd in received[1:]]
-    for fd in received:
-        os.close(fd)
+    spare = [move_fd(fd, find_spare_fd(numbers)) for fd in received[1:]]
+    os.close(received[0])
+    for number in numbers:
+        if number > 2 and os.path.exists(f"/proc/self/fd/{number}"):
+            raise OSError(errno.EBUSY, f"a preloaded module uses descriptor {number}")
     for fd, number in zip(spare, numbers, strict=True):
         os.dup2(fd, number, inheritable=True)
         os.close(fd)
 
 
-def _renew_chance() -> None:
+def _renew_chance(generators: tuple[random.Random, ...]) -> None:
     """No two workers may share what is random, and no worker may notice what the nursery has drawn."""
-    # Python seeds `random` anew in every fork by itself.
+    # Python seeds the functions of `random` anew in every fork by itself.
+    for each in generators:
+        random.Random.seed(each)
     multiprocessing.process.current_process().authkey = os.urandom(32)
     for name in ("_node", "_last_timestamp"):
         setattr(uuid, name, None)

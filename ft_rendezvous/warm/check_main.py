@@ -25,5 +25,6 @@ def main(name: str) -> str:
 
 
 if __name__ == "__main__":
-    del sys.path[0]
+    if not sys.flags.safe_path:
+        del sys.path[0]
     sys.stdout.write(main(sys.argv[1]))

@@ -19,8 +19,8 @@ import sys
 NURSERY_VARIABLE = "FT_NURSERY"
 """The address of the node's nursery, in the environment of a worker. The same name is in `env_names`."""
 
-FORMAT = 1
-HEADER_BYTES = 32
+FORMAT = 2
+HEADER_BYTES = 80
 REFUSE, STARTED, GO, SIGNAL, PARENT_SIGNAL, END = b"R", b"S", b"G", b"K", b"P", b"E"
 """The words of the conversation. Each has `WORD_BYTES`: its letter, a number, and for `REFUSE` a text follows."""
 WORD_BYTES = 9
@@ -28,12 +28,17 @@ MAX_DESCRIPTORS = 200
 """The kernel passes at most 253 at once."""
 MAX_REQUEST_BYTES = 1 << 28
 
-WORKER_FD = 900
-"""At this number the client holds a pidfd of its worker: so an agent that knows the client finds the worker."""
+WORKER_FD = 250
+"""At this number the client holds a pidfd of its worker: so an agent that knows the client finds the worker.
+
+It is above all numbers that a client with `MAX_DESCRIPTORS` uses, and below every limit for open files.
+"""
 NURSERY_TIMEOUT_S = 180.0
 """How long the nursery may still be importing. A cold worker would import for as long."""
 
 LINUX_SIGNALS = 64
+PRIVILEGES = (b"Cap", b"NoNewPrivs:", b"Seccomp")
+"""How lines of /proc/self/status begin."""
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 LIMITS = tuple(sorted(name for name in dir(resource) if name.startswith("RLIMIT_")))
 
@@ -59,9 +64,19 @@ def word(letter: bytes, number: int = 0) -> bytes:
     return letter + number.to_bytes(WORD_BYTES - 1, "little", signed=True)
 
 
-def header(size: int) -> bytes:
+def parse_address(text: str) -> tuple[str, int, str]:
+    """The name of the nursery's socket, the process that opened it, and the nursery's secret. Raises ValueError.
+
+    Every process finds the name in /proc/net/unix. Root of a container with the host's network is the host's root for
+    the kernel. So the user is not enough: a client must know the secret, and the socket must be the agent's own.
+    """
+    name, pid, secret = text.split(":")
+    return name, int(pid), secret
+
+
+def header(size: int, secret: str) -> bytes:
     """Begins a request. Both ends must be the same Python: the rest is in its own format."""
-    return (b"ftr-warm %d %x %d " % (FORMAT, sys.hexversion, size)).ljust(HEADER_BYTES)
+    return (b"ftr-warm %d %x %d %s " % (FORMAT, sys.hexversion, size, secret.encode())).ljust(HEADER_BYTES)
 
 
 class Line:
@@ -107,9 +122,10 @@ class Line:
         return data[:1], int.from_bytes(data[1:], "little", signed=True), fds
 
 
-def peer_uid(sock: _socket.socket) -> int:
-    """The user at the other end, as the kernel knows it."""
-    return int.from_bytes(sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)[4:8], sys.byteorder)
+def find_peer(sock: _socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end, as the kernel knows them. A listener is who began to listen."""
+    found = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    return int.from_bytes(found[:4], sys.byteorder), int.from_bytes(found[4:8], sys.byteorder)
 
 
 # --- what a worker inherits -------------------------------------------------------------------------
@@ -127,6 +143,8 @@ def describe_process() -> dict[str, object]:
         # Of the memory policy that numactl sets, the first line tells enough.
         "memory policy": _read("/proc/self/numa_maps", 256).split(b"\n")[0].split(b" ")[1:2],
         "security label": _read("/proc/self/attr/current", 256),
+        "privileges": [line for line in _read("/proc/self/status", 8192).split(b"\n") if line.startswith(PRIVILEGES)],
+        **{name: _read(f"/proc/self/{name}", 256) for name in ("oom_score_adj", "personality", "coredump_filter")},
     }
 
 
@@ -178,10 +196,11 @@ def make_request(parsed: tuple[bool, bool, list[str]], arguments: list[str], fds
     is_unbuffered, is_module, words = parsed
     return {
         "executable": sys.executable,
-        "arguments": arguments,
+        # As bytes: this interpreter does not read PYTHONUTF8, and may take them for other characters.
+        "arguments": [os.fsencode(each) for each in arguments],
         "is_unbuffered": is_unbuffered,
         "is_module": is_module,
-        "words": words,
+        "words": [os.fsencode(each) for each in words],
         "environment": dict(os.environb),
         "fds": fds,
         "umask": _umask(),
@@ -199,32 +218,59 @@ def make_request(parsed: tuple[bool, bool, list[str]], arguments: list[str], fds
 
 def ask(address: str, request: dict[str, object], fds: list[int]) -> tuple[Line, int] | tuple[str, bool]:
     """Ask the nursery for a worker: the connection to its guardian and its pidfd; or why not, and whether to say so."""
-    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
-        sock.connect(b"\0" + address[1:].encode())
-        if peer_uid(sock) != os.getuid():
-            return "the nursery belongs to another user", True
+        name, agent, secret = parse_address(address)
+    except ValueError:
+        return f"{NURSERY_VARIABLE} is not the address of a nursery", True
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    late = f"the nursery has not answered for {NURSERY_TIMEOUT_S:.0f} s"
+    try:
+        _limit_sending(sock, NURSERY_TIMEOUT_S)
+        sock.connect(b"\0" + name[1:].encode())
+        if find_peer(sock) != (agent, os.getuid()):
+            return "another process listens in place of its nursery", True
         line = Line(sock)
         here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             body = marshal.dumps(request)
-            line.send(header(len(body)), [here, *fds])
+            line.send(header(len(body), secret), [here, *fds])
             line.send(body)
         except BrokenPipeError:  # A nursery that refuses need not read all of it.
             pass
         finally:
             os.close(here)
         if not select.select([sock], [], [], NURSERY_TIMEOUT_S)[0]:
-            return f"the nursery has not answered for {NURSERY_TIMEOUT_S:.0f} s", True
+            return late, True
         letter, number, got = line.receive_word()
         if letter == STARTED and got:
+            _limit_sending(sock, 0)
             return line, got[0]
         if letter == REFUSE:
             text, _ = line.receive(abs(number))
             return text.decode(errors="replace"), number > 0
+    except BlockingIOError:
+        return late, True
     except OSError as error:
         return f"the nursery is gone ({error.strerror})", True
     return "the nursery has ended", True
+
+
+def _limit_sending(sock: _socket.socket, seconds: float) -> None:
+    """Let the socket wait no longer than this when it connects or sends. Zero: without a limit."""
+    size = 8 if sys.maxsize > 1 << 32 else 4
+    limit = int(seconds).to_bytes(size, sys.byteorder) + bytes(size)
+    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, limit)
+
+
+def release(fds: list[int]) -> None:
+    """The worker has these descriptors now. A file that it closes must not stay open here."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in fds:
+        if fd <= 2:
+            os.dup2(null, fd, inheritable=False)
+        else:
+            os.close(fd)
+    os.close(null)
 
 
 def follow(line: Line, pidfd: int) -> int:
@@ -247,8 +293,7 @@ def follow(line: Line, pidfd: int) -> int:
         while True:
             ready = {fd for fd, _ in poller.poll()}
             if signals in ready:
-                for signum in os.read(signals, 4096):
-                    line.send(word(SIGNAL, signum))
+                _pass_on(line, os.read(signals, 4096))
             if line.socket.fileno() in ready:
                 letter, number, _ = line.receive_word()
                 if letter == END:
@@ -264,6 +309,14 @@ def follow(line: Line, pidfd: int) -> int:
     return int(_signal.SIGKILL)
 
 
+def _pass_on(line: Line, signums: bytes) -> None:
+    try:
+        for signum in signums:
+            line.send(word(SIGNAL, signum))
+    except OSError:  # The guardian is gone. It may have told the end of the worker before.
+        return
+
+
 def _note(_signum: int, _frame: object) -> None:
     """The number of the signal is in the pipe."""
 
@@ -272,8 +325,10 @@ def end_like(status: int) -> None:
     """End this process as a process with this wait status has ended."""
     if os.WIFSIGNALED(status):
         signum = os.WTERMSIG(status)
-        # The worker has left its core file, if it should. This process has nothing to show.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        # The worker has left its core file, if it should. This process has nothing to show. A limit of 1 also keeps the
+        # kernel from starting the program that takes core files, such as systemd-coredump; a limit of 0 does not.
+        hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+        resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
         if signum not in (_signal.SIGKILL, _signal.SIGSTOP):
             _signal.signal(signum, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signum})
@@ -289,6 +344,14 @@ def become_python(arguments: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, *arguments])
 
 
+def undo_coercion() -> None:
+    """Python sets LC_CTYPE in a C locale, also in this interpreter, which does not read PYTHONCOERCECLOCALE."""
+    if os.environ.get("PYTHONCOERCECLOCALE") == "0" and "LC_CTYPE" in os.environ:
+        given = _read("/proc/self/environ", 1 << 24)
+        if not any(each.startswith(b"LC_CTYPE=") for each in given.split(b"\0")):
+            del os.environ["LC_CTYPE"]
+
+
 def warn(reason: str) -> None:
     text = f"ftr-python: this worker starts cold: {reason}\n"
     try:
@@ -300,6 +363,7 @@ def warn(reason: str) -> None:
 def main() -> None:
     """The console script."""
     arguments = sys.argv[1:]
+    undo_coercion()
     address = os.environ.get(NURSERY_VARIABLE, "")
     if address.startswith("@"):
         parsed = parse_arguments(arguments)
@@ -313,6 +377,7 @@ def main() -> None:
                     warn(answer[0])
             else:
                 line, pidfd = answer[0], answer[1]
+                release(fds)
                 if resource.getrlimit(resource.RLIMIT_NOFILE)[0] > WORKER_FD:
                     os.dup2(pidfd, WORKER_FD, inheritable=False)
                 end_like(follow(line, pidfd))

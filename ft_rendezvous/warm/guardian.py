@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hmac
 import marshal
 import os
 import select
@@ -24,7 +25,15 @@ import sys
 from dataclasses import dataclass
 
 from ft_rendezvous.warm import client
-from ft_rendezvous.warm.becoming import Libraries, WorkerRequest, become, tie_to_parent, watch_optimizer_if_asked
+from ft_rendezvous.warm.becoming import (
+    Libraries,
+    WorkerRequest,
+    become,
+    find_spare_fd,
+    move_fd,
+    tie_to_parent,
+    watch_optimizer_if_asked,
+)
 from ft_rendezvous.warm.client import Line, word
 from ft_rendezvous.warm.rules import ForkWish, NurseryBirth, choose_path_entry, decide_serve, find_shadowing
 
@@ -44,6 +53,8 @@ class Nest:
 
     birth: NurseryBirth
     libraries: Libraries
+    secret: str
+    """What a client must know to be served."""
 
 
 def guard(line: Line, nest: Nest) -> WorkerRequest:
@@ -69,40 +80,52 @@ def refuse(line: Line, reason: str, *, is_said: bool = True) -> None:
 
 def _serve(line: Line, nest: Nest) -> WorkerRequest | None:
     """The request, in the worker. None in the guardian, when all is over."""
+    # First of all: a nursery's socket ends with the nursery, whatever this client does.
+    for fd in nest.libraries.own_fds:
+        os.close(fd)
     os.setsid()
     nest.libraries.call_process(b"ftr-guardian")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    request, received = _receive(line)
+    request, received = _receive(line, nest.secret)
     _check(request, len(received), nest.birth)
-    guardian, (ready, say_ready), (may_go, say_go) = os.getpid(), os.pipe(), os.pipe()
+    # The worker's descriptors take their places before it has done with these.
+    spare = find_spare_fd(request.fds)
+    ready, say_ready, may_go, say_go = (move_fd(fd, spare) for fd in (*os.pipe(), *os.pipe()))
+    guardian = os.getpid()
     pid = os.fork()
     if pid == 0:
         tie_to_parent(nest.libraries, guardian)
-        for fd in (ready, say_go, line.socket.detach(), *nest.libraries.own_fds):
+        for fd in (ready, say_go, line.socket.detach()):
             os.close(fd)
         if _prepare(request, received, nest, say_ready) and os.read(may_go, 1):
             os.close(may_go)
             return request
         os._exit(0)
-    for fd in (say_ready, may_go, *received, *nest.libraries.own_fds):
+    for fd in (say_ready, may_go, *received):
         os.close(fd)
     _guard_worker(line, pid, ready, say_go, nest.libraries)
     return None
 
 
-def _receive(line: Line) -> tuple[WorkerRequest, list[int]]:
+def _receive(line: Line, secret: str) -> tuple[WorkerRequest, list[int]]:
     if not select.select([line.socket], [], [], REQUEST_TIMEOUT_S)[0]:
         raise Unserved("the nursery got no request")
     head, received = line.receive(client.HEADER_BYTES)
-    words = head.split()
-    if len(words) != 4 or client.header(int(words[3])) != head or int(words[3]) > client.MAX_REQUEST_BYTES:
+    words = head.split(b" ")
+    size = int(words[3]) if len(words) > 4 and words[3].isdigit() else -1
+    told = words[4].decode(errors="replace") if len(words) > 4 else ""
+    if not 0 <= size <= client.MAX_REQUEST_BYTES or client.header(size, told) != head:
         raise Unserved("it runs another Python or another version of ft-rendezvous than the nursery")
-    size = int(words[3])
+    if not hmac.compare_digest(told.encode(), secret.encode()):
+        raise Unserved("it does not know the secret of the nursery")
     body, more = line.receive(size)
     if len(body) != size:
         raise Unserved("the nursery got half a request")
-    return WorkerRequest(**marshal.loads(body)), [*received, *more]
+    fields = marshal.loads(body)
+    for name in ("arguments", "words"):
+        fields[name] = [os.fsdecode(each) for each in fields[name]]
+    return WorkerRequest(**fields), [*received, *more]
 
 
 def _check(request: WorkerRequest, fd_count: int, birth: NurseryBirth) -> None:

@@ -50,7 +50,8 @@ def main() -> None:
 
     is_module = words[0] == "-m"
     sys.argv[:] = words[1:] if is_module else words
-    sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(words[0]))
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(words[0]))
     clock: Any = ImportClock(output, lambda path: not is_preloadable(path))
     builtins.__import__ = clock
     if is_module:

@@ -8,6 +8,7 @@ after its end is refused at once and starts cold.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ft_rendezvous.config.load import own_environment
-from ft_rendezvous.env_names import MARKER_VARIABLE
+from ft_rendezvous.env_names import MARKER_VARIABLE, NURSERY_VARIABLE
 from ft_rendezvous.host.side_process import SURVIVED_SIGNALS
 from ft_rendezvous.warm.nursery_main import READY_NAME
 
@@ -74,8 +75,9 @@ class Nursery:
         """Start it, to import these modules and those of FT_PRELOAD. Raises OSError where there can be none."""
         self._marker = marker
         self._modules = modules
-        self.address = f"@ft-rendezvous/nursery/{secrets.token_hex(16)}"
-        """What workers find as FT_NURSERY."""
+        self._name = f"@ft-rendezvous/nursery/{secrets.token_hex(16)}"
+        self.address = f"{self._name}:{os.getpid()}:{secrets.token_hex(16)}"
+        """What workers find as FT_NURSERY; see `client.parse_address`."""
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
@@ -97,8 +99,9 @@ class Nursery:
         try:
             self._start()
         except OSError as error:
+            # It may be possible later, for the next workers.
             log.warning("no nursery: workers start cold reason=%s", error)
-            self._process = None
+            self._starts += 1
 
     def end(self) -> None:
         """End it. Workers that it has forked are not touched. Never raises."""
@@ -109,9 +112,11 @@ class Nursery:
                 process.wait(END_TIMEOUT_S)
 
     def _start(self) -> None:
+        if not hasattr(os, "pidfd_open"):
+            raise OSError(errno.ENOSYS, "this system or this Python has no pidfd_open")
         with contextlib.ExitStack() as for_child:
             listener = for_child.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            listener.bind("\0" + self.address[1:])
+            listener.bind("\0" + self._name[1:])
             listener.listen(BACKLOG)
             agent_fd = os.pidfd_open(os.getpid())
             for_child.callback(os.close, agent_fd)
@@ -122,7 +127,7 @@ class Nursery:
             try:
                 self._process = subprocess.Popen(
                     (*program, *map(str, fds), *self._modules),
-                    env={**own_environment(), MARKER_VARIABLE: self._marker},
+                    env={**own_environment(), MARKER_VARIABLE: self._marker, NURSERY_VARIABLE: self.address},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

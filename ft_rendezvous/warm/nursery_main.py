@@ -33,18 +33,21 @@ BLAS_VARIABLE = "OPENBLAS_NUM_THREADS"
 def main(listen_fd: int, agent_fd: int, modules: list[str]) -> Callable[[], None]:
     """Serve clients until the agent ends. Returns in a worker alone: what runs its script."""
     # The folder of this file is no place for imports. The package is, until it is imported.
-    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     from ft_rendezvous.warm import becoming, guardian, preloading, rules  # noqa: PLC0415
+    from ft_rendezvous.warm.client import NURSERY_VARIABLE, describe_process, find_peer, parse_address  # noqa: PLC0415
     from ft_rendezvous.warm.client import Line as ClientLine  # noqa: PLC0415
-    from ft_rendezvous.warm.client import describe_process, peer_uid  # noqa: PLC0415
 
     del sys.path[0]
     environment = dict(os.environb)
+    _, _, secret = parse_address(os.environ[NURSERY_VARIABLE])
     os.environ[BLAS_VARIABLE] = "1"  # OpenBLAS would start threads at its import.
     preloaded = preloading.preload([*modules, *rules.parse_preload(os.environ.get(PRELOAD_VARIABLE, ""))])
     torch = sys.modules.get("torch")
     own_fds = (listen_fd, agent_fd)
-    libraries = becoming.Libraries.find(own_fds)
+    libraries = becoming.Libraries.find(own_fds, preloaded.generators)
     loaded = {name.partition(".")[0] for name in sys.modules} - BARE_MODULES
     birth = rules.NurseryBirth(
         executable=sys.executable,
@@ -81,14 +84,14 @@ def main(listen_fd: int, agent_fd: int, modules: list[str]) -> Callable[[], None
             changed_packages=preloaded.find_changed(),
         )
         reason = rules.decide_fork(facts)
-        if peer_uid(line.socket) != os.getuid():
+        if find_peer(line.socket)[1] != os.getuid():
             reason = "the nursery serves its own user only"
         if reason:
             guardian.refuse(line, reason, is_said=reason not in said)
             said.add(reason)
         elif _fork(line, guardian.refuse):
-            request: WorkerRequest = guardian.guard(line, guardian.Nest(birth, libraries))
             listener.detach()
+            request: WorkerRequest = guardian.guard(line, guardian.Nest(birth, libraries, secret))
             return lambda: becoming.run(request, libraries)
         line.socket.close()
 

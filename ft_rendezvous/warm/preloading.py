@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import random
 import site
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from ft_rendezvous.warm.rules import is_installed
 
@@ -25,6 +29,8 @@ class Preloaded:
     """The file of each installed package, and its state when it was imported."""
     infos: dict[str, str] = field(default_factory=dict)
     """The folder with the metadata of each package, whose name has the version."""
+    generators: tuple[random.Random, ...] = ()
+    """Those that took their seed from the system: in a cold worker, each has a seed of its own."""
 
     def find_changed(self) -> tuple[str, ...]:
         """Packages whose files are not any more those that were imported."""
@@ -35,10 +41,11 @@ class Preloaded:
 
 def preload(names: list[str]) -> Preloaded:
     """Import these modules. An error of one of them is a failure with its reason, and ends the import."""
-    for name in names:
-        failure = _import(name)
-        if failure:
-            return Preloaded((failure,))
+    with _generators_noted() as generators:
+        for name in names:
+            failure = _import(name)
+            if failure:
+                return Preloaded((failure,))
     foreign = sorted(
         f"{name} ({path})" for name, path in _loaded_files().items() if not is_preloadable(path) and not _is_ours(name)
     )
@@ -46,7 +53,27 @@ def preload(names: list[str]) -> Preloaded:
         return Preloaded((f"the preloaded modules import {foreign[0]}, which is not an installed package",))
     tops = {name: path for name, path in _loaded_files().items() if "." not in name and not _is_standard(path)}
     stamps = {name: (path, stamp) for name, path in tops.items() if (stamp := _stamp(path)) is not None}
-    return Preloaded((), stamps, _find_infos(tops))
+    return Preloaded((), stamps, _find_infos(tops), tuple(generators.values()))
+
+
+@contextmanager
+def _generators_noted() -> Iterator[dict[int, random.Random]]:
+    """Note the generators of `random` that are made meanwhile and get no seed, by their ids."""
+    noted: dict[int, random.Random] = {}
+    seed = random.Random.seed
+
+    def seed_and_note(generator: random.Random, a: Any = None, *args: Any, **kwargs: Any) -> None:
+        seed(generator, a, *args, **kwargs)
+        if a is None:
+            noted[id(generator)] = generator
+        else:
+            noted.pop(id(generator), None)
+
+    random.Random.seed = seed_and_note  # type: ignore[assignment,method-assign]
+    try:
+        yield noted
+    finally:
+        random.Random.seed = seed  # type: ignore[method-assign]
 
 
 def _import(name: str) -> str:

@@ -6,6 +6,7 @@ import socket
 import sys
 from pathlib import Path
 
+from ft_rendezvous.warm.client import header, parse_address
 from tests.warm.stage import Stage, open_stage
 
 STORM = 64
@@ -43,8 +44,10 @@ def test_two_runs_on_one_machine(tmp_path: Path) -> None:
 
 def test_clients_that_talk_nonsense_cost_nothing(light_stage: Stage) -> None:
     light_stage.run("pass")
-    address = "\0" + light_stage.nursery.address[1:]
-    for words in (b"", b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100, b"ftr-warm 1 0 5 ".ljust(32)):
+    name, _, secret = parse_address(light_stage.nursery.address)
+    address = "\0" + name[1:]
+    nonsense = header(5, secret) + b"xxxxx"
+    for words in (b"", b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100, b"ftr-warm 1 0 5 ".ljust(80), nonsense):
         with socket.socket(socket.AF_UNIX) as sock:
             sock.connect(address)
             sock.sendall(words)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ft_rendezvous.warm import client
 from tests.warm.stage import COLD_WARNING, Stage, open_stage
 
+PR_SET_NO_NEW_PRIVS = 38
+ADDR_NO_RANDOMIZE = 0x0040000
 IS_FORKED = "import sys; print('ft_rendezvous.warm.becoming' in sys.modules)"
 
 
@@ -108,12 +114,32 @@ def _lower_priority() -> None:
     os.nice(1)
 
 
+def _be_killed_first() -> None:
+    Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def _give_up_privileges() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _fix_addresses() -> None:
+    ctypes.CDLL(None).personality(ADDR_NO_RANDOMIZE)
+
+
+def _dump_little() -> None:
+    Path("/proc/self/coredump_filter").write_text("0")
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
         ({"env": {"MY_FLAG": "1"}}, "MY_FLAG"),
         ({"env": {"PYTHONHASHSEED": "7"}}, "PYTHONHASHSEED"),
         ({"preexec_fn": _lower_priority}, "priority"),
+        ({"preexec_fn": _be_killed_first}, "oom_score_adj"),
+        ({"preexec_fn": _give_up_privileges}, "privileges"),
+        ({"preexec_fn": _fix_addresses}, "personality"),
+        ({"preexec_fn": _dump_little}, "coredump_filter"),
         ({"start_new_session": False}, "lead a session"),
     ],
 )
@@ -136,6 +162,28 @@ def test_a_file_beside_the_script_that_hides_a_module(light_stage: Stage) -> Non
     started = light_stage.run("import uuid; print(uuid.MINE)")
     assert started.text.strip() == "True"
     assert "uuid.py" in started.error_text
+
+
+@pytest.mark.parametrize("size", [10, 10_000_000])
+def test_a_nursery_that_hangs_is_not_waited_for_for_ever(
+    light_stage: Stage, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """A large request does not fit into the socket: the client waits before it has sent all."""
+    light_stage.run("pass")
+    nursery = light_stage.nursery.pid
+    assert nursery is not None
+    monkeypatch.setattr(client, "NURSERY_TIMEOUT_S", 1.0)
+    request = client.make_request((True, False, ["script.py"]), [], [0, 1, 2])
+    answers: list[object] = []
+    os.kill(nursery, signal.SIGSTOP)
+    asking = threading.Thread(
+        target=lambda: answers.append(client.ask(light_stage.nursery.address, request | {"x": "x" * size}, [0, 1, 2])),
+        daemon=True,
+    )
+    asking.start()
+    asking.join(30)
+    os.kill(nursery, signal.SIGCONT)
+    assert answers == [("the nursery has not answered for 1 s", True)]
 
 
 def test_folders_and_archives_start_cold(light_stage: Stage) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ft_rendezvous.warm.client import header, parse_arguments
+from ft_rendezvous.warm.client import HEADER_BYTES, header, parse_arguments
 from ft_rendezvous.warm.rules import (
     ForkWish,
     NurseryBirth,
@@ -155,4 +155,4 @@ def test_the_first_place_of_the_path_is_pythons(tmp_path: Path) -> None:
 
 
 def test_the_header_has_one_length() -> None:
-    assert {len(header(size)) for size in (0, 1 << 20, 1 << 28)} == {32}
+    assert {len(header(size, "f" * 32)) for size in (0, 1 << 20, 1 << 28)} == {HEADER_BYTES}

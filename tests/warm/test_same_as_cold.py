@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.warm.stage import COLD_WARNING, MARK, SCRIPTS, Stage, Started, open_stage
+from tests.warm.stage import CLIENT_COMMAND, COLD_WARNING, MARK, SCRIPTS, Stage, Started, open_stage
 
 REPORT = SCRIPTS / "report.py"
 SAME: tuple[str, ...] = (
@@ -72,6 +73,42 @@ def test_arguments_of_a_relative_script(stage: Stage) -> None:
     assert warm["path"] == cold["path"]
 
 
+@pytest.mark.parametrize("is_safe", ["", "1"])
+def test_the_path_with_and_without_safe_path(tmp_path: Path, is_safe: str) -> None:
+    variables = {"PYTHONSAFEPATH": is_safe, "PYTHONPATH": os.pathsep.join(("/some/where", "/else"))}
+    with open_stage(tmp_path, variables, modules=()) as stage:
+        cold, warm = (stage.run("import sys; print(sys.path)", is_cold=is_cold) for is_cold in (True, False))
+        assert (warm.text, warm.error_text) == (cold.text, "")
+        assert "/some/where" in warm.text
+        assert (str(tmp_path) in warm.text) is not bool(is_safe)
+
+
+LOCALE = """
+import os, sys
+print(ascii(sys.argv[1:]), sys.getfilesystemencoding(), sys.stdout.encoding, os.environ.get("LC_CTYPE"))
+"""
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"LC_ALL": "", "LANG": ""},
+        {"LC_ALL": "C.UTF-8"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0"},
+        {"LC_ALL": "", "LANG": "", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+)
+def test_words_and_streams_in_every_locale(tmp_path: Path, variables: dict[str, str]) -> None:
+    """The client is an isolated interpreter: it does not read Python's variables, and may take the words for others."""
+    with open_stage(tmp_path, {"LC_CTYPE": "", **variables}, modules=()) as stage:
+        script = stage.script(LOCALE)
+        cold, warm = (
+            stage.start("-u", script, os.fsdecode(b"\xc3\xbc \xff"), is_cold=is_cold) for is_cold in (True, False)
+        )
+        assert (*end_of(warm), warm.text) == (*end_of(cold), cold.text)
+        assert cold.text
+
+
 def test_a_link_to_a_script(stage: Stage) -> None:
     (stage.folder / "link.py").symlink_to(REPORT)
     cold, warm = run_both(stage, "-u", "./link.py")
@@ -122,6 +159,67 @@ def test_other_open_descriptors(stage: Stage) -> None:
         assert warm["descriptors"][str(file.fileno())] == str(stage.folder / "file")
 
 
+HOLDS = """
+import os, sys
+for number in map(int, sys.argv[2].split(",")):
+    fd = os.open(sys.argv[1], os.O_RDWR)
+    if fd != number:
+        os.dup2(fd, number)
+        os.close(fd)
+    os.set_inheritable(number, True)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+def test_a_descriptor_of_any_number(light_stage: Stage) -> None:
+    """Also of a number that the nursery or the guardian uses itself while it makes the worker."""
+    file = light_stage.folder / "file"
+    file.write_text("text")
+    script = light_stage.script(
+        "import os, sys\n"
+        "for number in map(int, sys.argv[1:]):\n"
+        "    print(number, os.path.basename(os.readlink(f'/proc/self/fd/{number}')), os.lseek(number, 0, os.SEEK_CUR))"
+    )
+    for numbers in (*([number] for number in range(3, 24)), [*range(3, 40)], [*range(700, 712)]):
+        holder = (sys.executable, "-I", "-S", "-c", HOLDS, str(file), ",".join(map(str, numbers)))
+        started = light_stage.start("-u", script, *numbers, command=[*holder, *CLIENT_COMMAND])
+        assert end_of(started) == (0, ""), numbers
+        assert started.text.splitlines() == [f"{number} file 0" for number in numbers]
+        assert file.read_text() == "text"
+
+
+def test_a_descriptor_whose_number_a_preloaded_module_uses(tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "opens.py").write_text("import os\nfd = os.dup2(os.open('/dev/zero', os.O_RDONLY), 41)")
+    with open_stage(tmp_path, {"FT_PRELOAD": "opens", "PYTHONPATH": str(packages)}, modules=()) as stage:
+        assert stage.run("import opens, os; print(os.read(opens.fd, 1))").text == "b'\\x00'\n"
+        file = tmp_path / "file"
+        file.touch()
+        script = stage.script("import os; print(os.readlink('/proc/self/fd/41'))")
+        holder = (sys.executable, "-I", "-S", "-c", HOLDS, str(file), "41")
+        started = stage.start("-u", script, command=[*holder, *CLIENT_COMMAND])
+        assert (started.wait(), started.text.strip()) == (0, str(file))
+        assert COLD_WARNING in started.error_text
+
+
+def test_a_descriptor_that_the_worker_closes_is_closed(light_stage: Stage) -> None:
+    """No other process may keep it: a reader waits for its end, a lock for its release."""
+    script = light_stage.script(
+        "import os, sys, time\nos.close(int(sys.argv[1]))\nfor fd in (0, 1, 2):\n    os.close(fd)\ntime.sleep(600)"
+    )
+    reader, writer = os.pipe()
+    output, stdout = os.pipe()
+    light_stage.start("-u", script, writer, pass_fds=(writer,), stdout=stdout, stderr=stdout)
+    os.close(writer)
+    os.close(stdout)
+    for fd in (reader, output):
+        ready, _, _ = select.select([fd], [], [], 60)
+        assert ready, "the worker has closed it"
+        assert os.read(fd, 100) == b""
+        os.close(fd)
+
+
 def test_an_environment_of_a_megabyte(stage: Stage) -> None:
     text = "x" * 100_000
     env = {f"FT_TEST_{number}": text for number in range(10)}
@@ -152,6 +250,22 @@ def test_random_state_is_shared_by_no_two_workers(stage: Stage) -> None:
     one, other = ({json.dumps(each) for each in stage.run(IMPORT_ALL).report()["random"]} for _ in range(2))
     assert len(one) == len(other) == 8
     assert one & other == set()
+
+
+def test_generators_of_a_preloaded_module_are_shared_by_no_two_workers(tmp_path: Path) -> None:
+    """But one with a seed of its own has that seed in every worker, as in every cold one."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "draws.py").write_text(
+        "import random\nclass Own(random.Random): pass\n"
+        "drawn, own, seeded, later = random.Random(), Own(), random.Random(7), random.Random()\n"
+        "drawn.random(); seeded.random(); later.seed(8)"
+    )
+    script = "import draws; print(*(each.random() for each in (draws.drawn, draws.own, draws.seeded, draws.later)))"
+    with open_stage(tmp_path, {"FT_PRELOAD": "draws", "PYTHONPATH": str(packages)}, modules=()) as stage:
+        cold, one, other = (stage.run(script, is_cold=is_cold).text.split() for is_cold in (True, False, False))
+    assert len({*cold[:2], *one[:2], *other[:2]}) == 6
+    assert cold[2:] == one[2:] == other[2:]
 
 
 def test_numbers_of_threads(stage: Stage) -> None:
@@ -317,6 +431,20 @@ def test_the_agent_finds_the_worker_behind_the_client(light_stage: Stage) -> Non
     assert catches(pid, signal.SIGUSR1)
     assert forward(signal.SIGUSR1, [started.pid]) == [pid]
     started.wait_for(f"caught {int(signal.SIGUSR1)}")
+
+
+def test_the_agent_finds_the_worker_where_few_files_may_be_open(light_stage: Stage) -> None:
+    """It would signal the client, which passes everything on: a worker without a handler for a drain would end."""
+    from ft_rendezvous.agent.processes import forward  # noqa: PLC0415
+
+    def change() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+    script = light_stage.script("import time; print('ready'); time.sleep(600)")
+    started = light_stage.start("-u", script, preexec_fn=change)
+    started.wait_for("ready")
+    assert started.error_text == ""
+    assert forward(signal.SIGUSR1, [started.pid]) == []
 
 
 def test_standard_input_and_a_pipe(light_stage: Stage) -> None:
