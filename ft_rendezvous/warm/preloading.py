@@ -17,6 +17,8 @@ from typing import Any
 from ft_rendezvous.warm.rules import is_installed
 
 MAIN_NAMES = ("__main__", "__mp_main__")
+GENERATED = "_remote_module_"
+"""How modules begin that torch before 2.13 writes to a temporary folder when it is imported, and imports."""
 Stamp = tuple[int, int, int]
 
 
@@ -96,6 +98,8 @@ def _loaded_files() -> dict[str, str]:
     found = {}
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
+        if name.startswith(GENERATED):
+            continue
         if isinstance(path, str) and os.path.isabs(path) and name not in MAIN_NAMES:
             found[name] = path
     return found
