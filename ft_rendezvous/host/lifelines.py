@@ -32,7 +32,7 @@ _SIGNS = {
 
 
 class Lifelines:
-    """Listens from its start until it is closed, or until this process ends, in whatever way."""
+    """Listens from its start until it is closed, or until this process ends, even by SIGKILL."""
 
     def __init__(self, epoch: str, port: int = 0) -> None:
         """Open the port and start the process. Raises ConfigError if the port cannot be opened, and OSError."""

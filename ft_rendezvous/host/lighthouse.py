@@ -31,7 +31,7 @@ _PROGRAM = Path(__file__).with_name("lighthouse_main.py")
 
 
 class Lighthouse:
-    """Serves from its start until it is closed, or until this process ends, in whatever way."""
+    """Serves from its start until it is closed, or until this process ends, even by SIGKILL."""
 
     def __init__(self, rules: LighthouseRules, advertised_addr: str, listener: socket.socket, extension: str) -> None:
         """Use `start`. Takes over the listener."""

@@ -70,7 +70,7 @@ class Trial:
         self.interrupt: BaseException | None = None
         """A party raised what is no `Exception`: `KeyboardInterrupt`, for example."""
         self.is_cut_short = False
-        """A step was cancelled: this try cannot complete, whatever the flow does."""
+        """A step was cancelled: this try cannot complete, even if the flow goes on."""
         self.blamed: tuple[str, ...] = ()
         self.dead: set[str] = set()
         self.cleanup_errors: list[CleanupError] = []

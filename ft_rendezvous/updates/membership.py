@@ -111,7 +111,7 @@ class FleetMembership:
             self._set(record, PartyStep.DIE)
 
     def is_current(self, known: PartyRecord) -> bool:
-        """No other party has taken its name, and nobody has marked it, since this was known."""
+        """No other party has taken its name, and no caller has marked it, since this was known."""
         return self._current(known) is not None
 
     def _current(self, known: PartyRecord) -> PartyRecord | None:

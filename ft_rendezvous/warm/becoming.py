@@ -105,7 +105,7 @@ def _find_blas() -> tuple[tuple[Callable[[int], Any], int], ...]:
 
 
 def tie_to_parent(libraries: Libraries, parent: int) -> None:
-    """Let the kernel kill this process when its guardian ends, in whatever way. Raises OSError if it has ended."""
+    """Let the kernel kill this process when its guardian ends, even by SIGKILL. Raises OSError if it has ended."""
     if libraries.libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0 or os.getppid() != parent:
         raise ProcessLookupError("the guardian has ended")
 
